@@ -172,7 +172,9 @@ void add_bench(CLI::App& app) {
   auto* command = app.add_subcommand(
       "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
   auto o = std::make_shared<Options>();
-  command->add_option("-o,--output", o->output, "Where the profile goes; default: where `plan` looks");
+  command->add_option(
+      "-o,--output", o->output,
+      "Where the profile goes, default: where `plan` looks; with --links, where the links go");
   command->add_option("--folder", o->folder, "That offload.*.path will name; default: the temporary folder");
   command->add_option("--device", o->device, "cpu: this machine; cuda: its first GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
@@ -185,14 +187,15 @@ void add_bench(CLI::App& app) {
   auto* const links = command->add_flag("--links", o->links,
                                         "Measure the links between the ranks of a job (start it with srun, "
                                         "torchrun or mpirun) and name the slow "
-                                        "ones; writes no profile");
-  for (const char* of_profiles : {"--output", "--folder", "--precision"}) links->excludes(of_profiles);
+                                        "ones; --output writes them for `plan --links`");
+  for (const char* of_profiles : {"--folder", "--precision"}) links->excludes(of_profiles);
   command->add_option("--worker", o->worker_file)->group("");
   command->add_flag("--json", o->json, "Print the profile's path and peaks, or the links, for programs");
   command->footer("Example: ltrain bench --output profile.json");
   command->callback([o] {
     if (!o->worker_file.empty()) return run_worker(o->worker_file);
-    if (o->links) return bench_links(o->device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu, o->json);
+    if (o->links)
+      return bench_links(o->device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu, o->output, o->json);
     if (o->device == "cuda") return bench_this_card(*o);
     MachineProfile profile;
     profile.machine = cpu_model_name();

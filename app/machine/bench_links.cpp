@@ -1,10 +1,17 @@
 #include "app/machine/bench_links.h"
 
-#include <cstdio>
-#include <nlohmann/json.hpp>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/printable.h"
 #include "kernels/tensor/device.h"
-#include "runtime/bench/links.h"
+#include "runtime/bench/links_file.h"
+#include "runtime/files/write_file.h"
 #include "runtime/launch/job.h"
 #include "runtime/program/take_device.h"
 
@@ -46,35 +53,18 @@ void print_report(const LinkReport& report, const std::vector<RankLocation>& ran
                 static_cast<long long>(r.links));
 }
 
-void print_json(const std::vector<RankLink>& links, const LinkReport& report,
-                const std::vector<RankLocation>& ranks) {
-  nlohmann::ordered_json j{{"schema", "ltrain.links.v1"}};
-  for (const RankLocation& r : ranks) j["ranks"].push_back({{"host", r.host}, {"switches", r.switches}});
-  for (const LinkClass& c : report.classes)
-    j["classes"].push_back({{"level", c.level},
-                            {"links", c.links},
-                            {"median_bytes_per_second", c.median},
-                            {"lowest_bytes_per_second", c.lowest}});
-  const auto list = [](const std::vector<RankLink>& all) {
-    nlohmann::ordered_json out = nlohmann::ordered_json::array();
-    for (const RankLink& l : all)
-      out.push_back({{"from", l.from}, {"to", l.to}, {"bytes_per_second", l.bytes_per_second}});
-    return out;
-  };
-  j["links"] = list(links), j["slow"] = list(report.slow), j["suspects"] = nlohmann::ordered_json::array();
-  for (const LinkReport::Rank& r : report.suspects)
-    j["suspects"].push_back({{"rank", r.rank}, {"slow", r.slow}, {"links", r.links}});
-  std::printf("%s\n", j.dump().c_str());
-}
-
 }  // namespace
 
-void bench_links(DeviceKind device, bool json) {
+void bench_links(DeviceKind device, const std::string& output, bool json) {
   if (detect_environment(process_variables()).kind != LaunchEnvironment::Kind::rank)
     fail(ExitCode::usage,
          "bench --links measures between the ranks of a job, and this process is not one of several ranks; "
          "start it as srun, torchrun or mpirun start ltrain run, e.g. srun --ntasks-per-node=8 ltrain bench "
          "--links");
+  const std::filesystem::path folder = std::filesystem::path(output).parent_path();
+  if (const char* into = folder.empty() ? "." : folder.c_str(); !output.empty() && ::access(into, W_OK) != 0)
+    fail(ExitCode::usage, "bench --links: --output {}: cannot write in folder {}: {}", printable(output),
+         printable(into), std::strerror(errno));
   JobOptions options;
   options.by_distance = true;
   auto job = Job::join(options);
@@ -84,16 +74,24 @@ void bench_links(DeviceKind device, bool json) {
     take_device(device, job->info().local_rank);
     const std::vector<RankLocation> ranks = job->locations();
     const LinkOptions how{.device = device};
-    const auto rounds = link_rounds(ranks, how.most_rounds, device != DeviceKind::cpu);
+    // On the CPU, ranks of one host share memory unless the job has other hosts, too.
+    const bool one_host = std::ranges::all_of(ranks, [&](const auto& r) { return r.host == ranks[0].host; });
+    const auto rounds = link_rounds(ranks, how.most_rounds, one_host || device != DeviceKind::cpu);
     if (rounds.empty())
       fail(ExitCode::usage,
-           "bench --links: has {} rank{}, on host {} alone: start ranks on several hosts, or several ranks "
-           "with --device cuda",
-           ranks.size(), ranks.size() == 1 ? "" : "s", ranks[0].host);
+           "bench --links: has one rank, on host {}; start several, e.g. srun --ntasks-per-node=8",
+           printable(ranks[0].host));
     const std::vector<RankLink> links = time_links(*job, rounds, how);
     const LinkReport report = judge_links(links, ranks);
-    if (job->info().rank == 0 && json) print_json(links, report, ranks);
-    if (job->info().rank == 0 && !json) print_report(report, ranks);
+    if (job->info().rank == 0) {
+      const std::string text = links_file_json(links, report, ranks, device) + "\n";
+      if (!output.empty()) replace_file(output, text);
+      if (json)
+        std::fputs(text.c_str(), stdout);
+      else
+        print_report(report, ranks);
+      if (!output.empty() && !json) std::printf("written to %s\n", printable(output).c_str());
+    }
     std::fflush(stdout);
   } catch (const std::exception& e) {
     job->fail(e);

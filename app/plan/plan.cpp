@@ -30,7 +30,7 @@ namespace ltrain::app {
 namespace {
 
 struct Options {
-  std::string recipe, profile, cluster, trainer, trace, svg, csv, campaign_file;
+  std::string recipe, profile, cluster, trainer, links, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
   double skew = 1;
@@ -86,6 +86,8 @@ void add_options(CLI::App& command, Options& o) {
   command.add_option("--profile", o.profile, kProfileHelp);
   command.add_option("--cluster", o.cluster, kClusterHelp);
   command.add_option("--trainer", o.trainer, kTrainerHelp);
+  command.add_option("--links", o.links,
+                     "Rates of links in place of the profile's: a file of `ltrain bench --links --output`");
   command.add_option("--trace", o.trace, "Write rank 0's step as a Chrome trace");
   command.add_flag("--schedule", o.schedule, "Draw the pipeline schedule instead of the plan");
   command.add_option("--schedule-svg", o.svg, "Write the drawing to a file");
@@ -132,6 +134,10 @@ void check_combinations(const Options& o) {
          "and plan that");
   if (o.search.on && o.json && !o.search.explain.empty())
     fail(ExitCode::usage, "ltrain plan --search: --explain is for people; leave out --json");
+  if (!o.links.empty() && (o.compositions || o.exports.without_recipe() || !o.exports.target.empty()))
+    fail(ExitCode::usage,
+         "ltrain plan: --links prices a plan; leave it out with --compositions, --export and "
+         "--from-megatron");
   if (o.pictures.given() &&
       (o.schedule || o.compositions || o.campaign || o.exports.without_recipe() || !o.exports.target.empty()))
     fail(ExitCode::usage,
@@ -146,7 +152,7 @@ void show_plan(const Recipe& given, const Options& o) {
       planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o.world, o.profile);
   JobChecks checks;
   checks.part = JobChecks::Part::recipe;
-  checks.prices = {o.profile, o.trainer, o.skew};
+  checks.prices = {o.profile, o.trainer, o.skew, o.links};
   checks.data = false;  // a plan reads no data
   const CheckedJob job = check_job(given, size, checks);
   const Recipe& recipe = job.recipe;
@@ -186,7 +192,8 @@ void run_plan(Options& o) {
   take_cluster(o.profile, o.cluster, given);
   if (!o.profile.empty()) fit_device(given, o.profile);
   if (o.search.on)
-    return search(o.search, o.pictures, o.recipe, o.overrides, given, {o.profile, o.trainer, o.skew}, o.json);
+    return search(o.search, o.pictures, o.recipe, o.overrides, given, {o.profile, o.trainer, o.skew, o.links},
+                  o.json);
   show_plan(given, o);
 }
 

@@ -208,8 +208,8 @@ void search(const SearchOptions& o, const PictureOptions& pictures, const std::s
   limits.max_tensor = o.max_tensor;
   limits.seconds = o.seconds;
   std::tie(limits.batch_low, limits.batch_high) = batch_range(o.global_batch, given);
-  const MachineProfile profile =
-      profile_for(prices, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
+  const MachineProfile profile = profile_for(
+      prices, given.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu, limits.ranks_per_node);
   if (o.allow_fp8) check_fp8_open(given, profile);
   limits.allow_fp8 = o.allow_fp8;
   limits.keep_free =

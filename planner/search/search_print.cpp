@@ -220,6 +220,7 @@ std::string search_json(const SearchResult& s, const Recipe& recipe, const Searc
     j["profile_measured"] = first.profile_measured;
     if (first.device_bytes > 0) j["device_memory_bytes"] = first.device_bytes;
     j["network_source"] = first.network_source;
+    if (!first.links.file.empty()) j["links"] = links_json(first.links);
     for (const FigureUse& f : first.ranks.front().figures)
       j["figures"].push_back(
           {{"figure", f.name}, {"source", figure_source_name(f.source)}, {"reference", f.reference}});

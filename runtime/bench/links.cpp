@@ -43,13 +43,13 @@ std::vector<std::vector<int>> ranks_by_host(const std::vector<RankLocation>& ran
   return hosts;
 }
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
+}  // namespace
+
+double median_rate(std::vector<double> rates) {
+  const auto middle = rates.begin() + static_cast<int64_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
   return *middle;
 }
-
-}  // namespace
 
 std::vector<std::vector<int>> link_rounds(const std::vector<RankLocation>& ranks, int most,
                                           bool within_hosts) {
@@ -141,7 +141,7 @@ LinkReport judge_links(const std::vector<RankLink>& links, const std::vector<Ran
   LinkReport report;
   std::map<int, double> median;
   for (const auto& [at, values] : rates) {
-    median[at] = median_of(values);
+    median[at] = median_rate(values);
     report.classes.push_back({at, static_cast<int64_t>(values.size()), median[at],
                               *std::min_element(values.begin(), values.end())});
   }

@@ -55,6 +55,8 @@ std::vector<std::vector<int>> link_rounds(const std::vector<RankLocation>& ranks
 std::vector<RankLink> time_links(Job& job, const std::vector<std::vector<int>>& rounds,
                                  const LinkOptions& options);
 
+/// Median of at least one rate; the upper one of an even number.
+double median_rate(std::vector<double> rates);
 LinkReport judge_links(const std::vector<RankLink>& links, const std::vector<RankLocation>& ranks);
 
 }  // namespace ltrain

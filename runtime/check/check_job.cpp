@@ -9,6 +9,7 @@
 
 #include "kernels/tensor/device.h"
 #include "parallel/comm/peer_listener.h"
+#include "runtime/bench/links_file.h"
 #include "runtime/check/check_offload.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
@@ -85,13 +86,14 @@ void check_host_ranks(const Recipe& r, const JobSize& size) {
        least.ranks, least.why);
 }
 
-MachineProfile profile_for(const PlanPrices& prices, DeviceKind device) {
+MachineProfile profile_for(const PlanPrices& prices, DeviceKind device, int ranks_on_host) {
   MachineProfile p = prices.profile.empty() ? default_profile(device) : find_profile(prices.profile);
   if (!prices.trainer.empty()) {
     const TrainerProfile trainer = find_trainer(prices.trainer);
     price_as(p, trainer);
     for (MachineProfile& site : p.site_profiles) price_as(site, trainer);
   }
+  if (!prices.links.empty()) price_by_links(p, read_links(prices.links), device, ranks_on_host);
   p.expert_skew = prices.expert_skew;
   return p;
 }
@@ -182,7 +184,7 @@ CheckedJob check_job(const Recipe& given, const JobSize& size, const JobChecks& 
   }
   if (checks.part == Part::rank) return job;
   if (recipe.cluster) check_cluster_file(*recipe.cluster);
-  job.profile = profile_for(checks.prices, device_of(recipe));
+  job.profile = profile_for(checks.prices, device_of(recipe), size.ranks_per_node);
   check_skew(recipe, checks.prices.expert_skew);
   check_sites(recipe, job.profile);
   if (const auto choice = take_offload_choice(job.recipe, job.profile)) job.offload = choice->text;

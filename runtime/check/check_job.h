@@ -33,10 +33,12 @@ struct PlanPrices {
   std::string profile = {};  ///< argument of find_profile(); empty: this machine
   std::string trainer = {};  ///< argument of find_trainer(); empty: ltrain itself
   double expert_skew = 1;    ///< MachineProfile::expert_skew
+  std::string links = {};    ///< file of measured links (links_file.h); empty: none
 };
-/// Throws Error (usage) if the profile or trainer does not exist, or if the trainer has no figures for that
-/// card.
-MachineProfile profile_for(const PlanPrices& prices, DeviceKind device);
+/// `ranks_on_host`: ranks that the plan has on each host, for `links`. Throws Error (usage) if the profile,
+/// trainer or links do not exist, if the trainer has no figures for that card, or if other links were
+/// measured.
+MachineProfile profile_for(const PlanPrices& prices, DeviceKind device, int ranks_on_host = 1);
 /// Throws Error (usage) if `file`, from the key cluster or --cluster, is not a cluster file.
 void check_cluster_file(const std::string& file);
 /// GPUs that ranks of the recipe could use here; 0 with device: cpu, in a build without CUDA, or without a

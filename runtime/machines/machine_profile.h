@@ -38,6 +38,19 @@ struct RankProfile {
   std::map<std::string, double> peak_flops;          ///< key: dtype; fastest matmul measured, FLOP/s
 };
 
+/// Rate of one level of links from `ltrain bench --links`, in place of a profile's.
+struct MeasuredLevel {
+  std::string name;                         ///< NetworkLevel::name, or a description
+  double bytes_per_second = 0, lowest = 0;  ///< median and lowest
+  int64_t links = 0, slow = 0;              ///< measured links, and those of them that LinkReport::slow has
+};
+
+struct MeasuredLinks {
+  std::string file;                   ///< empty: none
+  std::vector<MeasuredLevel> levels;  ///< innermost first
+  std::string slowest;                ///< rate, ranks and hosts of the slowest slow link; empty: no slow link
+};
+
 /// MachineProfile::host_memory_source of a rate that `ltrain bench` measured.
 inline constexpr const char* kMeasured = "measured";
 
@@ -66,6 +79,7 @@ struct MachineProfile {
   double adapter_bytes_per_second =
       0;  ///< rate of each rank's own network adapter; 0: the ranks of a host share its network
   bool network_given = false;
+  MeasuredLinks links;  ///< replaced figures of `levels`, or of the network and the links below
   std::string network_source = "assumed: 10 Gbit/s Ethernet a node";
   /// For a collective without samples: send rate of a rank, and time of a call. For a card that was measured
   /// alone: from its built-in profile.

@@ -413,6 +413,7 @@ Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
                                       : profile.network_bytes_per_second;
   plan.network_given = profile.network_given;
   plan.network_source = profile.network_source;
+  plan.links = profile.links;
   plan.host_memory_bytes_per_second = profile.host_memory_bytes_per_second;
   plan.host_memory_source = profile.host_memory_source;
   plan.host_bytes = host_memory_bytes();

@@ -150,16 +150,47 @@ ordered_json rank_json(const RankPlan& r) {
   return j;
 }
 
+/// Rates that `ltrain bench --links` measured, and the slow links that the plan leaves out.
+std::string links_text(const MeasuredLinks& links) {
+  if (links.file.empty()) return "";
+  std::string levels;
+  int64_t slow = 0;
+  for (const MeasuredLevel& l : links.levels) {
+    levels += fmt::format("{}{} {:.3f} GB/s (median of {})", levels.empty() ? "" : ", ", l.name,
+                          l.bytes_per_second * 1e-9, l.links);
+    slow += l.slow;
+  }
+  std::string out = fmt::format("  (links measured in {}: {})\n", links.file, levels);
+  if (slow > 0)
+    out += fmt::format(
+        "  (slow links: {}, the slowest of them {}; a ring over it goes at its pace, and the plan has the "
+        "medians)\n",
+        slow, links.slowest);
+  return out;
+}
+
 }  // namespace
 
+ordered_json links_json(const MeasuredLinks& links) {
+  ordered_json j{{"file", links.file}, {"levels", ordered_json::array()}};
+  for (const MeasuredLevel& l : links.levels)
+    j["levels"].push_back({{"name", l.name},
+                           {"bytes_per_second", l.bytes_per_second},
+                           {"links", l.links},
+                           {"slow", l.slow},
+                           {"lowest_bytes_per_second", l.lowest}});
+  if (!links.slowest.empty()) j["slowest"] = links.slowest;
+  return j;
+}
+
 std::string sources_text(const Plan& p) {
-  std::string out;
+  std::string out = links_text(p.links);
   if (p.network_bytes() > 0 && !p.network_given)
     out += fmt::format("  (the network between nodes was not measured; {})\n", p.network_source);
   if (p.profile_built_in)
-    out +=
-        fmt::format("  (nothing was measured here; figures of the profile: {}; --json has their sources)\n",
-                    figures_text(p.ranks.front().figures));
+    out += fmt::format("  ({}figures of the profile: {}; --json has their sources)\n",
+                       p.links.file.empty() ? "nothing was measured here; " : "",
+                       figures_text(p.ranks.front().figures));
   else if (!p.profile_measured)
     out += "  (a guess: run `ltrain bench` to measure this machine)\n";
   return out;
@@ -472,6 +503,7 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   j["network_bytes_per_second"] = p.network_bytes_per_second;
   j["network_given"] = p.network_given;
   j["network_source"] = p.network_source;
+  if (!p.links.file.empty()) j["links"] = links_json(p.links);
   j["peak_flops"] = p.peak_flops;
   j["host_memory_bytes"] = p.host_bytes;
   j["fits"] = fits(p);

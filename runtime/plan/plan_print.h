@@ -1,5 +1,6 @@
 // Plans as texts, JSON and traces.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ struct RankMap;
 std::string plan_text(const Plan& plan, const Recipe& recipe, const RankMap* map = nullptr,
                       bool all_ranks = false);
 std::string plan_json(const Plan& plan, const RankMap* map = nullptr);
+/// Key `links` of plans that measured links price.
+nlohmann::ordered_json links_json(const MeasuredLinks& links);
 /// Measured, published and assumed figures of the profile, in lines for people.
 std::string sources_text(const Plan& plan);
 /// Breakdown of a rank's memory, for people.

@@ -142,6 +142,7 @@ struct Plan {
       0;
   bool network_given = false;               ///< network rate from the profile; else it is assumed
   std::string network_source;               ///< "by the profile", "assumed: ..."
+  MeasuredLinks links;                      ///< MachineProfile's
   double host_memory_bytes_per_second = 0;  ///< MachineProfile's, with its source
   std::string host_memory_source;
   double peak_flops = 0;  ///< peak of one rank for MFU: the profile's fastest matmul of the dtype

@@ -1,6 +1,7 @@
 // Runs whose launcher numbered ranks across switches.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "parallel/comm/socket.h"
@@ -58,7 +59,8 @@ TEST_CASE("a rank that dies after it was renumbered is named with its own host")
   CHECK_THAT(out, Contains("run failed: rank 1 on host host2") && !Contains("rank 2 on host host2"));
 }
 
-TEST_CASE("bench --links measures the hosts of a job by class, and is refused for a process alone") {
+TEST_CASE(
+    "bench --links measures the hosts of a job by class for a plan, and is refused for a process alone") {
   TempRun t;
   const std::string out = train(t, "", "bench --links --json");
   INFO(out);
@@ -66,6 +68,26 @@ TEST_CASE("bench --links measures the hosts of a job by class, and is refused fo
                       Contains("\"schema\":\"ltrain.links.v1\"") && Contains("{\"level\":1,\"links\":2,") &&
                       Contains("{\"level\":2,\"links\":4,"));
   CHECK_THAT(train(t, "", "bench --links"), Contains("between hosts below one switch") && Contains("GB/s"));
+  // Four hosts below two switches in a file, and its median in a plan of such hosts.
+  CHECK_THAT(train(t, "", "bench --links --output links.json"),
+             Contains("code 0\ncode 0\ncode 0\ncode 0\n") && Contains("written to links.json"));
+  const std::string layout = "plan tiny.yaml parallel.data=4 launch.ranks_per_node=1 --json --links ";
+  const auto links = nlohmann::json::parse(read_text(t.folder() + "/links.json"));
+  std::vector<double> rates;
+  for (const auto& l : links["links"]) rates.push_back(l["bytes_per_second"]);
+  std::sort(rates.begin(), rates.end());
+  const Outcome planned =
+      t.shell("LTRAIN_PROFILE=none " + std::string(LTRAIN_BINARY) + " " + layout + "links.json 2>/dev/null");
+  INFO(planned.text);
+  REQUIRE(planned.code == 0);
+  const auto plan = nlohmann::json::parse(planned.text);
+  REQUIRE(rates.size() == 6);
+  CHECK(plan["network_bytes_per_second"] == rates[3]);
+  CHECK(plan["network_source"] == "measured in links.json: median of 6 links");
+  CHECK(plan["links"]["levels"][0]["lowest_bytes_per_second"] == rates[0]);
+  const Outcome other = t.sh("plan tiny.yaml parallel.data=4 launch.ranks_per_node=2 --links links.json");
+  CHECK(other.code == 64);
+  CHECK_THAT(other.text, Contains("was measured with 1 rank on a host"));
   const Outcome alone = t.sh("bench --links");
   CHECK(alone.code == 64);
   CHECK_THAT(alone.text, Contains("srun"));

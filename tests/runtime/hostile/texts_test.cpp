@@ -10,6 +10,7 @@
 #include "base/secret.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
+#include "runtime/bench/links_file.h"
 #include "runtime/chat/chat_template.h"
 #include "runtime/chat/conversation.h"
 #include "runtime/eval/multiple_choice.h"
@@ -82,6 +83,12 @@ std::vector<HostileReader> recipe_readers() {
        {source_file("tests/golden/all_reduce_perf.log")},
        [](const std::string& t) {
          import_profile(t, "nccl.log", {"h100", ""});
+       }},
+      {"links of a job",
+       {R"({"schema":"ltrain.links.v1","device":"cpu","ranks":[{"host":"a","switches":""},{"host":"b","switches":"s.l"}],"links":[{"from":0,"to":1,"bytes_per_second":1e9}]})"},
+       [](const std::string& t) {
+         MachineProfile p = builtin_profile(2);
+         price_by_links(p, parse_links(t, "links.json"), DeviceKind::cpu, 1);
        }},
   };
 }

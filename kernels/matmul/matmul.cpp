@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/matmul/matmul_packed.h"
+#include "kernels/matmul/matmul_sparse.h"
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/last_op.h"
 #include "kernels/tensor/stream_cuda.h"
@@ -12,16 +13,41 @@ namespace ltrain {
 
 namespace {
 
+/// True if zeros are skipped. m, n: rows and columns of the output.
+bool skips_zeros(DType type, int64_t m, int64_t n, const MatmulArgs& args, bool tf32) {
+  if (type != DType::f32 || tf32) return false;
+  if (!args.trans_a) return args.sparse_b && m >= kFewestSparseRows;
+  return args.sparse_a && !args.trans_b && !args.bias.defined() && n >= kFewestSparseRows;
+}
+
 /// Op name of a variant. Variants run at different speeds, so that a profile has each of them.
-std::string_view name_of(const MatmulArgs& args, bool tf32) {
+std::string_view name_of(DType type, int64_t m, int64_t n, const MatmulArgs& args, bool tf32) {
   if (tf32) return "matmul_tf32";
-  if (args.trans_a) return args.accumulate ? "matmul_tn_add" : "matmul_tn";
-  return args.trans_b ? "matmul_nt" : "matmul_nn";
+  const bool sparse = skips_zeros(type, m, n, args, tf32);
+  if (args.trans_a && args.accumulate) return sparse ? "matmul_tn_add_sparse" : "matmul_tn_add";
+  if (args.trans_a) return sparse ? "matmul_tn_sparse" : "matmul_tn";
+  if (args.trans_b) return sparse ? "matmul_nt_sparse" : "matmul_nt";
+  return sparse ? "matmul_nn_sparse" : "matmul_nn";
 }
 
 /// True for few rows of a times b^T: nothing is packed.
 bool few_rows(const Tensor& a, int64_t m, const MatmulArgs& args, bool tf32) {
   return m <= kFewRows && !args.trans_a && args.trans_b && a.dtype != DType::f64 && !tf32;
+}
+
+/// The operand with zeros is b of a SparseProduct.
+SparseProduct sparse_product(Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
+  const bool gradient = args.trans_a;
+  return {.out = out.ptr<float>(),
+          .a = (gradient ? b : a).ptr<float>(),
+          .b = (gradient ? a : b).ptr<float>(),
+          .bias = args.bias.defined() ? args.bias.ptr<float>() : nullptr,
+          .m = out.shape[gradient ? 1 : 0],
+          .n = out.shape[gradient ? 0 : 1],
+          .k = a.shape[gradient ? 0 : 1],
+          .trans_b = args.trans_b,
+          .gradient = gradient,
+          .accumulate = args.accumulate};
 }
 
 }  // namespace
@@ -58,13 +84,17 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
              dtype_name(args.bias.dtype), to_string(args.bias.shape));
   if (s.meta()) {
     const bool tf32 = s.tf32 && a.dtype == DType::f32;
-    OpCost cost = op_cost(name_of(args, tf32), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
+    OpCost cost =
+        op_cost(name_of(a.dtype, m, n, args, tf32), OpClass::matmul, 2.0 * m * n * k, {out}, {a, b});
     if (args.accumulate) cost.bytes += static_cast<double>(out.bytes());
     cost.dtype = a.dtype;
     cost.m = m, cost.n = n, cost.k = k;
     // A transposed `a` means a sum over token rows.
     if (args.trans_a) cost.role = OpRole::weight_gradient;
     s.meta()->add(s, cost);
+    // Steps before and after those with masks multiply all.
+    if (skips_zeros(a.dtype, m, n, args, tf32))
+      s.meta()->need_panels(sparse_pack_bytes(args.trans_a ? m : n, k));
     if (packs(a.dtype) && !few_rows(a, m, args, tf32))
       s.meta()->need_panels(packed_bytes(m, n, k, a.dtype, out.dtype));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);
@@ -89,7 +119,7 @@ bool matmul_without_work(Stream& s, Tensor out, int64_t k, const MatmulArgs& arg
 void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
   const int64_t m = out.shape[0], n = out.shape[1], k = a.shape[args.trans_a ? 0 : 1];
   const bool tf32 = s.tf32 && a.dtype == DType::f32;
-  const OpRange range(s, name_of(args, tf32));
+  const OpRange range(s, name_of(a.dtype, m, n, args, tf32));
   if (matmul_without_work(s, out, k, args)) return;
   if (s.device() == DeviceKind::cuda) {
     s.note_arguments(product_arguments(a.dtype, m, n, k));
@@ -105,6 +135,8 @@ void run_matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& arg
       LT_CPU(matmul_few_rows_cpu)
       (a.dtype, out.dtype, out.data, a.data, b.data, args.bias.defined() ? args.bias.data : nullptr, m, n, k,
        args.accumulate);
+    } else if (skips_zeros(a.dtype, m, n, args, tf32)) {
+      LT_CPU(matmul_sparse_cpu)(sparse_product(out, a, b, args));
     } else if (packs(a.dtype)) {
       matmul_packed(out, a, b, args, tf32);
     } else {

@@ -11,6 +11,11 @@ struct MatmulArgs {
   bool trans_a = false, trans_b = false;
   bool accumulate = false;  ///< out += instead of out =
   Tensor bias;              ///< (n), dtype of out, added to every row; optional
+  /// Many elements of b are zero. f32 on the CPU then skips them, with the same bits for finite a but for
+  /// the sign of a zero, if `a` is not transposed; other devices and types multiply as ever.
+  bool sparse_b = false;
+  /// The same for `a`, if only `a` is transposed and without bias: a weight gradient dy^T x with zeros in dy.
+  bool sparse_a = false;
 };
 
 /// out = op(a) op(b) [+ bias] [+ out], op(x) = x or x^T. 2 m n k FLOPs. op(a): (m, k), op(b): (k, n), out:

@@ -71,12 +71,6 @@ std::array<int64_t, 2> grid_of(int64_t m, int64_t n, int64_t threads) {
   return best;
 }
 
-/// Range [begin, end) of part i of `parts` over `size`, in full tiles.
-std::array<int64_t, 2> cut(int64_t size, int64_t tile, int64_t i, int64_t parts) {
-  const int64_t tiles = (size + tile - 1) / tile;
-  return {std::min(size, tiles * i / parts * tile), std::min(size, tiles * (i + 1) / parts * tile)};
-}
-
 template <class A, class B>
 void compute(const PackedProduct& p, const A& a, const B& b, const Part& part) {
   const bool half = is_half(p.out_type);

@@ -337,6 +337,12 @@ struct Part {
   int64_t row, rows, col, cols;
 };
 
+/// Range [begin, end) of part i of `parts` over `size`, in full tiles.
+inline std::array<int64_t, 2> cut(int64_t size, int64_t tile, int64_t i, int64_t parts) {
+  const int64_t tiles = (size + tile - 1) / tile;
+  return {std::min(size, tiles * i / parts * tile), std::min(size, tiles * (i + 1) / parts * tile)};
+}
+
 /// c of a part (+)= a b [+ bias]. `c` points at the part's first element, `bias` at column 0. k: depth, in
 /// pairs if a and b are. panel_a, panel_b: buffers of pack_bytes.
 template <class A, class B>

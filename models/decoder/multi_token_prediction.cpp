@@ -63,7 +63,10 @@ Tensor PredictionModule::backward(Step& step, const MicroBatch& mb, Tensor dy, T
   block_.backward(step, mb, dx, rope_table, saved.block);
   step.enter(place_);
   Tensor djoined = step.temporary("d embedding and hidden state", saved.joined.shape);
-  projection_.backward(step, djoined, dx, saved.joined);
+  {
+    const RunningBatch running(step, mb);
+    projection_.backward(step, djoined, dx, saved.joined);
+  }
   step.release(saved.joined);
   Tensor half = step.temporary("d norm", dx.shape);
   copy_rectangles(step.compute, half, djoined, {half_of(half, half.shape[1]).reversed()});

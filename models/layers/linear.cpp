@@ -182,15 +182,15 @@ void Linear::line_forward(Step& step, Tensor y, Tensor x) const {
 
 void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Tensor x, Gathered rows) const {
   const bool later = step.deferred != nullptr;
-  const Dropout drop = lora_dropout(step);
+  const GradientRandom random = gradient_random(step);
   if (cut_ == LinearSharding::whole) {
     if (dx.defined() && !later) expect_both(step, dy);
     if (dx.defined()) weight_product(step, dx, dy);
     if (dx.defined()) add_lora_input_gradient(step, dx, dy);
     if (later)
-      step.deferred->add([this, dy, x, drop](Step& s) { weight_backward(s, dy, x, drop); }, {dy, x});
+      step.deferred->add([this, dy, x, random](Step& s) { weight_backward(s, dy, x, random); }, {dy, x});
     else
-      weight_backward(step, dy, x, drop);
+      weight_backward(step, dy, x, random);
     return;
   }
   if (cut_ == LinearSharding::row) {
@@ -207,9 +207,9 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
     bias_backward(step, bias_dy);
     // If rows are sharded, it waits for the next sum over the tensor axis and overlaps with it.
     if (WeightGradients* until = later ? step.deferred : step.cuts_rows() ? step.hiding : nullptr) {
-      until->add([this, whole, x, drop](Step& s) { weight_backward(s, whole, x, drop); }, {whole, x});
+      until->add([this, whole, x, random](Step& s) { weight_backward(s, whole, x, random); }, {whole, x});
     } else {
-      weight_backward(step, whole, x, drop);
+      weight_backward(step, whole, x, random);
     }
     release_whole(step, whole, dy);
     return;
@@ -234,16 +234,16 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
   bias_backward(step, bias_dy);
   if (later) {
     const auto later_rows = std::make_shared<Gathered>();
-    const auto work = [this, dy, x, later_rows, drop](Step& s) {
+    const auto work = [this, dy, x, later_rows, random](Step& s) {
       later_rows->done.wait_hidden(s.compute);
-      weight_backward(s, dy, later_rows->whole, drop);
+      weight_backward(s, dy, later_rows->whole, random);
       release_whole(s, later_rows->whole, x);
     };
     step.deferred->add(work, {dy, x},
                        [x, later_rows](Step& s) { *later_rows = gather_rows_start(s, x, "gathered rows"); });
   } else {
     rows.done.wait_hidden(step.compute);
-    weight_backward(step, dy, rows.whole, drop);
+    weight_backward(step, dy, rows.whole, random);
     release_whole(step, rows.whole, x);
     if (step.hiding && step.hiding->due) step.hiding->run(step);
   }
@@ -252,15 +252,22 @@ void Linear::line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Ten
   step.release(sum.partial);
 }
 
-void Linear::weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop) const {
-  lora_weight_backward(step, dy, x, drop);
-  if (magnitudes_.on()) magnitude_backward(step, dy, x, drop);
+void Linear::weight_backward(Step& step, Tensor dy, Tensor x, const GradientRandom& random) const {
+  lora_weight_backward(step, dy, x, random.lora);
+  if (magnitudes_.on()) magnitude_backward(step, dy, x, random.lora);
   if (!step.params.trains(weight_)) return;
   MatmulArgs args;
   args.trans_a = true;
   const GradBuffer to = step.params.accumulate(weight_, parts_);
   args.accumulate = to.accumulate;
-  product(step, to.tensor, dy, x, args);
+  if (prunes_gradient(step)) {
+    Tensor pruned = pruned_gradient(step, dy, random.pruned);
+    args.sparse_a = step.params.skips_zeros(weight_, parts_);
+    product(step, to.tensor, pruned, x, args);
+    step.release(pruned);
+  } else {
+    product(step, to.tensor, dy, x, args);
+  }
   step.params.grad_ready(weight_);
 }
 

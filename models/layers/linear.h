@@ -91,6 +91,18 @@ class Linear {
   };
   void add_lora(Step& step, Tensor y, Tensor x, const Adapters& l, const Dropout& drop) const;
   void lora_weight_backward(Step& step, Tensor dy, Tensor x, const Adapters& l) const;
+  // linear_sparse.cpp
+  /// Random numbers of a weight gradient. Deferred work has those of the step that called backward.
+  struct GradientRandom {
+    Dropout lora;      // input of adapters
+    RowRandom pruned;  // rows of dy; each parameter has its stream and part
+  };
+  GradientRandom gradient_random(const Step& step) const;
+  /// True if the step's weight gradients have a sparse dy.
+  bool prunes_gradient(const Step& step) const;
+  /// Estimate of dy, (rows, out), with zeros in the columns of sparse parameters; others are copied. The
+  /// caller releases it.
+  Tensor pruned_gradient(Step& step, Tensor dy, RowRandom random) const;
   /// Dropout of the rows of x, (rows, in) on this rank, for adapters; the stream is Adapters::mask.
   Dropout lora_dropout(const Step& step) const;
   /// x after the adapter's dropout: x itself without one. The caller calls release_whole.
@@ -139,7 +151,7 @@ class Linear {
   void forward_3d(Step& step, Tensor y, Tensor x) const;
   void backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
   void weight_backward_3d(Step& step, Tensor dy, Tensor x) const;
-  void weight_backward(Step& step, Tensor dy, Tensor x, const Dropout& drop = {}) const;
+  void weight_backward(Step& step, Tensor dy, Tensor x, const GradientRandom& random) const;
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;
   std::vector<Adapters> lora_;

@@ -32,7 +32,11 @@ void Linear::expect_both(Step& step, Tensor dy) const {
 }
 
 void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) const {
-  if (!step.fp8 || slot_ < 0) return matmul(step.compute, out, a, b, args);
+  if (!step.fp8 || slot_ < 0) {
+    MatmulArgs with = args;
+    with.sparse_b = !args.trans_a && step.params.skips_zeros(weight_, parts_);
+    return matmul(step.compute, out, a, b, with);
+  }
   // x W^T, dy W, dy^T x
   const Fp8Role left = args.trans_b ? Fp8Role::input : Fp8Role::gradient;
   const Fp8Role right = args.trans_a ? Fp8Role::input : Fp8Role::weight;

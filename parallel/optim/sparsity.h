@@ -6,11 +6,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "kernels/optimizer/sparse_pattern.h"
 
 namespace ltrain {
 
 struct ParameterSpec;
+
+/// Estimator of the output gradient dy in weight gradients dy^T x. mvue: of each four neighbouring tokens of
+/// a column two stay, without bias (kernels/matmul/sparse/prune_unbiased.h).
+enum class GradientEstimator : uint8_t { none, mvue };
+LT_ENUM_NAMES(GradientEstimator, {GradientEstimator::none, "none"}, {GradientEstimator::mvue, "mvue"});
 
 /// From update `at_step` (from 1) on, matrices with a matching name have N numbers in each M neighbours along
 /// the input dim. The others become zero once and stay zero; or, with `mask_interval`, master weights stay
@@ -23,7 +29,9 @@ struct SparsitySettings {
   int64_t mask_interval = 0;    ///< updates from one choice of masks to the next; 0: zeros are chosen once
   double masked_decay = 2e-4;   ///< share of a masked weight that is added to its gradient
   double dense_tail = 0;        ///< share of the updates, the last ones, without masks
-  int64_t train_steps = 0;      ///< updates of the run, from train.train_steps
+  GradientEstimator gradient_estimator = GradientEstimator::none;  ///< in updates with sparse weights
+  int64_t train_steps = 0;  ///< updates of the run, from train.train_steps
+  bool skip_zeros = false;  ///< matmuls skip zeros of weights (MatmulArgs::sparse_b); true on the CPU
 
   bool on() const { return !match.empty(); }
   bool moves() const { return on() && mask_interval > 0; }

@@ -212,6 +212,12 @@ bool ParameterStore::is_nf4(int id) const {
   return parameters_->bucket(parameters_->parameter(id).bucket).kind.nf4;
 }
 Nf4Matrix ParameterStore::nf4(int id, int n) const { return weights_->nf4_view(id, n); }
+bool ParameterStore::skips_zeros(int id, int n) const {
+  return training_ && training_->sparse.skips_zeros(id, n);
+}
+bool ParameterStore::prunes_gradient(int id) const {
+  return training_ && training_->sparse.prunes_gradient(id);
+}
 Tensor ParameterStore::grad(int id, int n) const { return training_->gradients.view(id, n); }
 
 void ParameterStore::begin_step(int64_t micros, int64_t step) {

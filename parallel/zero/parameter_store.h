@@ -94,6 +94,11 @@ class ParameterStore {
   /// True if the parameter is held in NF4: it has nf4() and no value().
   bool is_nf4(int id) const;
   Nf4Matrix nf4(int id, int n = 1) const;
+  /// True if matmuls of this step skip the zeros of `n` parameters of a unit (SparsitySettings::skip_zeros).
+  bool skips_zeros(int id, int n = 1) const;
+  /// True if weight gradients of this step have a sparse output gradient
+  /// (SparsitySettings::gradient_estimator).
+  bool prunes_gradient(int id) const;
   /// View of the gradient in the bucket. With ZeRO-2 and 3 only between a contribution and its reduction.
   Tensor grad(int id, int n = 1) const;
 

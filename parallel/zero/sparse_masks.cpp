@@ -32,6 +32,12 @@ SparseMasks::SparseMasks(const StoreContext& context, const ParameterLayout& lay
            "sparsity.match: {} does not train, and a mask would change it; leave it out of sparsity.match",
            p.spec.name);
     if (!rules.optimizer.sparsity.moves()) require_one_choice(p);
+    if (rules.optimizer.sparsity.gradient_estimator == GradientEstimator::mvue && p.spec.copied)
+      fail(ExitCode::usage,
+           "sparsity.gradient_estimator = mvue: {} has copies on neighbouring tensor ranks, because "
+           "parallel.tensor is more than the key-value heads, and each has a part of its output gradient; "
+           "nearest valid value: none, or leave it out of sparsity.match, or make parallel.tensor smaller",
+           p.spec.name);
     LT_CHECK(!offloaded, "expected resident weights and states for sparse {}, got offloaded ones",
              p.spec.name);
     LT_CHECK(p.spec.place[Axis::depth] == Placement::R() && p.spec.place[Axis::row] == Placement::R() &&
@@ -93,6 +99,24 @@ void SparseMasks::mask_gradients() {
   each([&](const Bucket&, const Elements& e, int64_t, int64_t, const SparsePattern&) {
     mask_by_zeros(c_.compute, e.grad, e.master);
   });
+}
+
+bool SparseMasks::masked(int id) const {
+  const SparsitySettings& s = rules_.optimizer.sparsity;
+  if (!sparse_[static_cast<size_t>(id)]) return false;
+  if (c_.meta()) return true;
+  return s.moves() ? s.masks(rules_.step) : rules_.step > s.at_step;
+}
+
+bool SparseMasks::prunes_gradient(int id) const {
+  return rules_.optimizer.sparsity.gradient_estimator == GradientEstimator::mvue && masked(id);
+}
+
+bool SparseMasks::skips_zeros(int id, int n) const {
+  if (!rules_.optimizer.sparsity.skip_zeros) return false;
+  for (int i = id; i < id + n; ++i)
+    if (!masked(i)) return false;
+  return true;
 }
 
 void SparseMasks::renew() {

@@ -25,6 +25,10 @@ class SparseMasks {
   void choose();
   /// Masks gradients after the step of the choice, before their squares are summed. A plan is of such steps.
   void mask_gradients();
+  /// True if weight gradients of this step are estimated from sparse output gradients of parameter `id`.
+  bool prunes_gradient(int id) const;
+  /// True if the weights of this step have the zeros of `n` parameters from `id` on, and matmuls skip them.
+  bool skips_zeros(int id, int n) const;
 
   // ---- masks that move ----
   /// Chooses masks of the step's weights, or removes them at the dense tail, before weights are gathered and
@@ -37,6 +41,8 @@ class SparseMasks {
   void decay(double grad_scale);
 
  private:
+  /// True if the weights of this step have the zeros of parameter `id`. A plan is of such steps.
+  bool masked(int id) const;
   void require_one_choice(const ParameterLayout::Parameter& p) const;
   template <class F>
   void each(F f);

@@ -173,6 +173,9 @@ void add_switches(std::vector<CompositionFeature>& all) {
   all.push_back(
       {"masks that move",
        {"sparsity.match=[\"*_proj.weight\"]", "sparsity.transposable=true", "sparsity.mask_interval=2"}});
+  all.push_back(
+      {"sparse gradients",
+       {"sparsity.match=[\"*_proj.weight\"]", "sparsity.at_step=1", "sparsity.gradient_estimator=mvue"}});
   all.push_back({"quantized weights", {"quantization.weights=int4", "quantization.group_size=32"}});
   // Matches in every layer of every architecture here: self_attn of llama, attn of gpt2.
   all.push_back({"frozen parameters", {"optimizer.frozen=[\"*attn*\"]"}});

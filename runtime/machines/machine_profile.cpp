@@ -95,8 +95,8 @@ double ProfileCost::seconds(const OpCost& op) const {
   if (work <= 0) return 0;
   std::string_view name = op.name;
   auto it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));
-  // Use the sample of the op without dropout, and the native kernel instead of cuDNN's.
-  for (const std::string_view more : {"_dropout", "_cudnn", "_cudnn_deterministic"})
+  // Use the sample of the op without dropout, the native kernel instead of cuDNN's, the dense matmul.
+  for (const std::string_view more : {"_dropout", "_cudnn", "_cudnn_deterministic", "_sparse"})
     if (it == rank_.ops.end() && op.name.ends_with(more)) {
       name.remove_suffix(more.size());
       it = rank_.ops.find(fmt::format("{}/{}", name, dtype_name(op.dtype)));

@@ -156,6 +156,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
   o.sparsity.train_steps = r.train.train_steps;
+  o.sparsity.skip_zeros = device_of(r) == DeviceKind::cpu;
   o.diloco = r.diloco;
   o.quantization = r.quantization;
   return o;

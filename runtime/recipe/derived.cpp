@@ -62,6 +62,9 @@ std::vector<Hindrance> graph_hindrances(const Recipe& r) {
   if (r.replicas.on()) add("replicas change the micro-batches of a step", "replicas.count");
   if (r.train.batch_ramp.start > 0)
     add("train.batch_ramp changes the micro-batches of a step", "train.batch_ramp.start");
+  if (r.sparsity.on() && r.sparsity.gradient_estimator != GradientEstimator::none)
+    add("sparsity.gradient_estimator prunes in some updates and not in others",
+        "sparsity.gradient_estimator");
   if (r.offload.optimizer.on())
     add("offload.optimizer moves states beside the step", "offload.optimizer.device");
   if (r.offload.activations.on())

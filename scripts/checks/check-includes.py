@@ -23,6 +23,7 @@ FOLDERS = {
     "kernels/attention": "attention and its backward, for CPU and CUDA, native and by cuDNN",
     "kernels/matmul": "matmuls in fp32, tf32, bf16, fp16 and fp8, quantisation of their operands",
     "kernels/matmul/grouped": "grouped matmuls of experts",
+    "kernels/matmul/sparse": "the unbiased estimator of sparse output gradients",
     "kernels/norm": "RMSNorm and LayerNorm",
     "kernels/moe": "routing, dispatch and combination of tokens",
     "kernels/optimizer": "element updates of optimizers, quantised moments, sparsity, quantization of weights",

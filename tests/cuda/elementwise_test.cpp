@@ -8,6 +8,7 @@
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/row_scores.h"
 #include "kernels/matmul/nf4.h"
+#include "kernels/matmul/sparse/prune_unbiased.h"
 #include "kernels/norm/norm_cut.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/round_stochastic.h"
@@ -354,6 +355,27 @@ TEST_CASE("dropout and residual addition drop the same elements") {
         d.part = 1, d.parts = 3;  // columns of a row that ranks share
         dropout(s, at(cut), at(x), d);
         residual_add(s, at(sum), at(x), at(delta), d);
+      });
+    }
+}
+
+TEST_CASE("unbiased pruning keeps the same elements, in all columns and in some") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{8, 37}, {12, 64}, {4, 1}, {0, 64}}) {
+      CAPTURE(dtype_name(t), rows, cols);
+      Twin w(t);
+      const auto dy = w.random(t, {rows, cols}), all = w.blank(t, {rows, cols}),
+                 some = w.random(t, {rows, cols});
+      const auto samples = w.of(DType::i64, {2}, [](int64_t i) { return 100 + 7 * i; });
+      w.check([&](Stream& s, const Twin::At& at) {
+        RowRandom random;
+        random.seed = 5, random.stream = 9;
+        random.sample_index = at(samples);
+        random.rows.seq = std::max<int64_t>(rows / 2, 1);
+        prune_unbiased(s, at(all), at(dy), random, {0, cols});
+        random.part = 1, random.parts = 3;  // a parameter's columns, which ranks share
+        prune_unbiased(s, at(some), at(dy), random, {cols / 3, cols / 2});
       });
     }
 }

@@ -15,6 +15,7 @@
 #include "kernels/loss/sample_labels.h"
 #include "kernels/loss/top_logits.h"
 #include "kernels/matmul/nf4.h"
+#include "kernels/matmul/sparse/prune_unbiased.h"
 #include "tests/cuda_traffic/accesses.h"
 
 using namespace ltrain;
@@ -258,6 +259,15 @@ TEST_CASE("bytes: dropout, sums and fills") {
         return [=](Stream& s) { dropout(s, y, x, d); };
       },
       {.floor = 2 * n * 2, .unpriced = 16, .repeated = /*the sample of each call's row*/ n / 4 * 8 - 16});
+  check_bytes(
+      [=](Operands& o) {
+        const Tensor dy = o.make(kBf16, {rows, cols}), out = o.make(kBf16, {rows, cols});
+        RowRandom random;
+        random.sample_index = o.make(DType::i64, {2}, [](int64_t i) { return i; });
+        random.rows.seq = rows / 2;
+        return [=](Stream& s) { prune_unbiased(s, out, dy, random, {0, cols}); };
+      },
+      {.floor = 2 * n * 2, .unpriced = 16, .repeated = /*the sample of each call's row*/ n / 8 * 8 - 16});
   check_bytes(
       [=](Operands& o) {
         const Tensor y = o.make(kBf16, {rows, cols}), bias = o.make(kBf16, {cols});

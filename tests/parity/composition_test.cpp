@@ -53,10 +53,12 @@ TEST_CASE("slow: every composition that the table calls supported trains like on
         one.architecture, one.precision, one.tied, one.fp8.has_value(), one.dropout, one.packed, one.kv_heads,
         one.moe.num_experts, one.moe.zero_experts, one.moe.capacity_factor.value_or(0),
         static_cast<int>(one.moe.selection), update_rule_name(one.optimizer.rule),
-        one.optimizer.sparsity.on() + one.optimizer.sparsity.mask_interval, one.optimizer.quantization.on(),
-        one.ema_decay, one.micros, one.hidden, one.global_batch, one.z_loss_coeff,
-        one.optimizer.frozen.size(), one.lora.rank, one.optimizer.diloco.sites * one.micro_batch,
-        one.lora.dropout, one.lora.dora, one.lora.rank_pattern.size(), one.preference.has_value(),
+        one.optimizer.sparsity.on() + one.optimizer.sparsity.mask_interval +
+            10 * static_cast<int>(one.optimizer.sparsity.gradient_estimator),
+        one.optimizer.quantization.on(), one.ema_decay, one.micros, one.hidden, one.global_batch,
+        one.z_loss_coeff, one.optimizer.frozen.size(), one.lora.rank,
+        one.optimizer.diloco.sites * one.micro_batch, one.lora.dropout, one.lora.dora,
+        one.lora.rank_pattern.size(), one.preference.has_value(),
         static_cast<int>(one.preference.value_or(PreferenceSettings()).kind), one.recompute.compressed.any(),
         one.offload.skip_untouched);
     if (!alone.count(key)) alone[key] = train_tiny(one);

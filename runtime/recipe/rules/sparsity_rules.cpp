@@ -1,5 +1,7 @@
 // Rules of sparse matrices. Names and shapes are checked once the model is known
 // (runtime/plan/sparse_plan.h, parallel/zero/sparse_masks.h).
+#include <algorithm>
+
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"
 #include "runtime/recipe/rules/rules_parts.h"
@@ -45,6 +47,37 @@ void moving_rules(const Recipe& r, const BrokenRule& broken) {
            "averages signs, which the decay of masked weights would be added to", "adamw");
 }
 
+/// Rules of sparse output gradients, whose groups are of neighbouring tokens.
+void estimator_rules(const Recipe& r, const BrokenRule& broken) {
+  constexpr const char* kKey = "sparsity.gradient_estimator";
+  if (r.sparsity.gradient_estimator == GradientEstimator::none) return;
+  if (computes_in(r, Precision::fp8))
+    broken(
+        kKey,
+        "chooses among output gradients, and precision: fp8 multiplies codes of them; nearest valid value: "
+        "none, or precision: bf16",
+        {"precision"});
+  const Parallel& p = r.parallel;
+  const int64_t context = std::max<int64_t>(1, p.context), length = r.data.seq_length;
+  if (length % context != 0) return;  // another rule reports the error
+  if (length / context % 4 != 0)
+    return broken(kKey,
+                  fmt::format("keeps two of each four neighbouring tokens, and data.seq_length = {}{} {} {} "
+                              "tokens; nearest valid value: none, or data.seq_length: {}",
+                              length, context > 1 ? fmt::format(" over parallel.context = {}", context) : "",
+                              context > 1 ? "leaves a rank" : "is", length / context,
+                              (length / (4 * context) + 1) * 4 * context),
+                  {"data.seq_length", "parallel.context"});
+  const int64_t rows = r.train.micro_batch_size * (length / context);
+  if (p.sequence_parallel && p.tensor > 1 && rows % p.tensor == 0 && rows / p.tensor % 4 != 0)
+    broken(kKey,
+           fmt::format("keeps two of each four neighbouring tokens, and parallel.sequence_parallel leaves a "
+                       "rank {} of a micro-batch's {}; nearest valid value: none, or "
+                       "parallel.sequence_parallel: false",
+                       rows / p.tensor, rows),
+           {"parallel.sequence_parallel", "parallel.tensor", "train.micro_batch_size", "data.seq_length"});
+}
+
 }  // namespace
 
 void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
@@ -56,6 +89,7 @@ void sparsity_rules(const Recipe& r, const BrokenRule& broken) {
                        r.train.train_steps, r.train.train_steps),
            {"train.train_steps"});
   pattern_rules(s, broken);
+  estimator_rules(r, broken);
   one_axis_rule(r, broken, "sparsity.match", "[]");
   for (const auto& [device, of] : {std::pair("offload.optimizer.device", &r.offload.optimizer),
                                    std::pair("offload.params.device", &r.offload.params)})

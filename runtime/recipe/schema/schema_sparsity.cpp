@@ -28,6 +28,10 @@ void add_sparsity_keys(std::vector<Key>& t) {
               "Updates from one choice of masks to the next. Master weights stay dense and train on; each "
               "step multiplies with masked ones. 0: zeros are chosen once and stay.")
           .between(0, kMaxSteps));
+  add(choice(
+      "sparsity.gradient_estimator", LT_MEMBER(sparsity.gradient_estimator), {},
+      "Estimator of output gradients dy in weight gradients dy^T x, in updates with sparse weights. mvue: "
+      "of each four neighbouring tokens two stay, at random and without bias. none: dense ones."));
   const auto add_moving = [&](Key k) {
     k.when("sparsity.mask_interval", true, [](const Recipe& r) { return r.sparsity.moves(); });
     t.push_back(std::move(k));

@@ -239,8 +239,8 @@ std::string sparse_line(const Plan& p, const SparsitySettings& s) {
           : fmt::format("{} of them masked from update {}{}, with new masks every {} updates", share,
                         p.sparse_from, s.dense_tail > 0 ? fmt::format(" to {}", s.tail_begin() - 1) : " on",
                         s.mask_interval);
-  return fmt::format("{} sparse: {} parameters, {}; bytes and flops stay\n\n", pattern_text(s),
-                     format_count(static_cast<double>(p.sparse_parameters)), moving);
+  return fmt::format("{} sparse: {} parameters, {}; bytes stay, and matmuls are priced as dense ones\n\n",
+                     pattern_text(s), format_count(static_cast<double>(p.sparse_parameters)), moving);
 }
 
 std::string head_text(const Plan& p, const Recipe& recipe) {

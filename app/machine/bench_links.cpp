@@ -53,6 +53,15 @@ void print_report(const LinkReport& report, const std::vector<RankLocation>& ran
                 static_cast<long long>(r.links));
 }
 
+/// Refuses a file that could not be written after the measurement.
+void check_output(const std::string& output) {
+  const std::filesystem::path parent = std::filesystem::path(output).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    fail(ExitCode::usage, "bench --links: --output {}: cannot write in folder {}: {}", printable(output),
+         printable(folder), std::strerror(errno));
+}
+
 }  // namespace
 
 void bench_links(DeviceKind device, const std::string& output, bool json) {
@@ -61,16 +70,13 @@ void bench_links(DeviceKind device, const std::string& output, bool json) {
          "bench --links measures between the ranks of a job, and this process is not one of several ranks; "
          "start it as srun, torchrun or mpirun start ltrain run, e.g. srun --ntasks-per-node=8 ltrain bench "
          "--links");
-  const std::filesystem::path folder = std::filesystem::path(output).parent_path();
-  if (const char* into = folder.empty() ? "." : folder.c_str(); !output.empty() && ::access(into, W_OK) != 0)
-    fail(ExitCode::usage, "bench --links: --output {}: cannot write in folder {}: {}", printable(output),
-         printable(into), std::strerror(errno));
   JobOptions options;
   options.by_distance = true;
   auto job = Job::join(options);
   try {
     if (const std::string missing = missing_for(device); !missing.empty())
       fail(ExitCode::usage, "bench --links --device cuda: {}", missing);
+    if (job->info().rank == 0 && !output.empty()) check_output(output);
     take_device(device, job->info().local_rank);
     const std::vector<RankLocation> ranks = job->locations();
     const LinkOptions how{.device = device};

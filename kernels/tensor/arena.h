@@ -64,8 +64,8 @@ class Memory {
   static int64_t aligned(int64_t bytes);
   int64_t take(MemoryKind kind, std::string_view name, int64_t aligned_bytes);
   void deallocate(int64_t offset);
-  /// True if no requests that allocate `bytes` in all, of which at most `most_live` are live at once, raise a
-  /// peak. Best fit never splits the largest gap further than by what was allocated.
+  /// True if requests cannot raise a peak. They allocate `bytes` in total and release them again; at most
+  /// `most_live` bytes are live at a time. The largest gap shrinks by no more than what was allocated.
   bool below_peak(int64_t bytes, int64_t most_live) const;
   int64_t capacity_ = INT64_MAX;
 

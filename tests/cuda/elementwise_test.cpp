@@ -359,7 +359,7 @@ TEST_CASE("dropout and residual addition drop the same elements") {
     }
 }
 
-TEST_CASE("unbiased pruning keeps the same elements, in all columns and in some") {
+TEST_CASE("unbiased pruning keeps the same elements in full rows and in a range of columns") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{8, 37}, {12, 64}, {4, 1}, {0, 64}}) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "parallel/optim/optimizer.h"
+#include "parallel/optim/parameter_rule.h"
 #include "runtime/recipe/rules/rules_parts.h"
 
 namespace ltrain::recipe {
@@ -47,6 +48,17 @@ void moving_rules(const Recipe& r, const BrokenRule& broken) {
            "averages signs, which the decay of masked weights would be added to", "adamw");
 }
 
+/// True if a pattern matches a matrix of keys or values, of which key-value heads on several ranks have
+/// copies.
+bool matches_key_values(const Recipe& r) {
+  for (const std::string& pattern : r.sparsity.match)
+    for (int64_t layer = 0; layer < r.model.num_hidden_layers; ++layer)
+      for (const char* matrix : {"k_proj", "v_proj", "qkv_proj"})
+        if (name_matches(pattern, fmt::format("model.layers.{}.self_attn.{}.weight", layer, matrix)))
+          return true;
+  return false;
+}
+
 /// Rules of sparse output gradients, whose groups are of neighbouring tokens.
 void estimator_rules(const Recipe& r, const BrokenRule& broken) {
   constexpr const char* kKey = "sparsity.gradient_estimator";
@@ -58,6 +70,14 @@ void estimator_rules(const Recipe& r, const BrokenRule& broken) {
         "none, or precision: bf16",
         {"precision"});
   const Parallel& p = r.parallel;
+  if (p.tensor > r.model.num_key_value_heads && matches_key_values(r))
+    broken(
+        kKey,
+        fmt::format("prunes output gradients of keys and values, of which each copy has a part, and "
+                    "parallel.tensor = {} is more than model.num_key_value_heads = {}; nearest valid value: "
+                    "none, or parallel.tensor: {}",
+                    p.tensor, r.model.num_key_value_heads, r.model.num_key_value_heads),
+        {"parallel.tensor", "model.num_key_value_heads", "sparsity.match"});
   const int64_t context = std::max<int64_t>(1, p.context), length = r.data.seq_length;
   if (length % context != 0) return;  // another rule reports the error
   if (length / context % 4 != 0)

@@ -70,7 +70,8 @@ void estimator_rules(const Recipe& r, const BrokenRule& broken) {
         "none, or precision: bf16",
         {"precision"});
   const Parallel& p = r.parallel;
-  if (p.tensor > r.model.num_key_value_heads && matches_key_values(r))
+  if (p.tensor_mode == TensorModeChoice::one_d && p.tensor > r.model.num_key_value_heads &&
+      matches_key_values(r))
     broken(
         kKey,
         fmt::format("prunes output gradients of keys and values, of which each copy has a part, and "

@@ -73,16 +73,28 @@ bool Liveness::begin_without(const std::vector<int>& missing) {
   return true;
 }
 
-void Liveness::watch_joined(SteadyTime now) {
+/// Adds the silent ranks. Once one of them has passed the bound, each that has been silent for half of it
+/// counts too: all ranks of a frozen host lose their heartbeats up to an interval apart.
+void Liveness::watch_silence(SteadyTime now) {
+  std::vector<std::pair<double, int>> late;  // seconds, rank
   for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
     const KnownRank& r = rank(i);
-    if (r.connection < 0 || r.goodbye || seconds_between(r.last_heard, now) <= bounds_.silence) continue;
-    add_failure(
-        Failure::Kind::silent, i, ExitCode::rank_lost,
-        fmt::format("sent no heartbeat for {:g} s: {}", bounds_.silence,
-                    r.stopped_by ? fmt::format("its process was stopped by {}", signal_text(r.stopped_by))
-                                 : "its process is stopped, or its host is frozen or unreachable"));
+    const double seconds = seconds_between(r.last_heard, now);
+    if (r.connection >= 0 && !r.goodbye && seconds > bounds_.silence / 2) late.emplace_back(-seconds, i);
   }
+  std::sort(late.begin(), late.end());
+  if (late.empty() || -late.front().first <= bounds_.silence) return;
+  for (const auto& [seconds, i] : late) {
+    const int stopped_by = rank(i).stopped_by;
+    add_failure(Failure::Kind::silent, i, ExitCode::rank_lost,
+                fmt::format("sent no heartbeat for {:g} s: {}", bounds_.silence,
+                            stopped_by ? fmt::format("its process was stopped by {}", signal_text(stopped_by))
+                                       : "its process is stopped, or its host is frozen or unreachable"));
+  }
+}
+
+void Liveness::watch_joined(SteadyTime now) {
+  watch_silence(now);
   if (any_failure() || !all_joined()) return;
   std::vector<std::optional<RankStatus>> all;
   for (const KnownRank& r : ranks_) {

@@ -71,6 +71,7 @@ class Liveness {
   double elapsed() const { return seconds_between(started_, steady_now()); }
   void watch_joining(SteadyTime now, const std::string& listens_at);
   bool begin_without(const std::vector<int>& missing);
+  void watch_silence(SteadyTime now);
   void watch_joined(SteadyTime now);
   void report_hang(int hung, const std::vector<std::optional<RankStatus>>& all);
 

@@ -23,7 +23,7 @@ TEST_CASE(
   std::string script = fmt::format(
       "LTRAIN_FAULT='train.step:*:*:sleep=20' {} {} launch.max_restarts=20 launch.restart_wait_seconds=0.1 "
       "2>err & p=$!\n"
-      "newest() {{ ls -d run/checkpoints/step-*/ 2>/dev/null | tail -1; }}\n"
+      "newest() {{ ls -d run/checkpoints/step-*/ 2>/dev/null | grep -v tmp | tail -1; }}\n"
       "ranks() {{ set -- $(cat /proc/$p/task/*/children); [ $# = 2 ]; }}\n"
       "before=\n",
       program(), job);

@@ -93,6 +93,17 @@ TEST_CASE("a signal to one rank stops them all together") {
   }
 }
 
+TEST_CASE("a signal to a rank that does not handle it yet stops them all together") {
+  for (int signal : {SIGTERM, SIGUSR1, SIGHUP})
+    for (int round = 0; round < 4; ++round) {
+      Program p(selftest(3));
+      std::vector<int> ranks;
+      while ((ranks = p.ranks()).empty()) REQUIRE(!ended(p.pid()));
+      ::kill(ranks[0], signal);
+      check_stopped(p);
+    }
+}
+
 TEST_CASE("ranks that torchrun, srun or mpirun started stop at a signal to one of them") {
   const Pairs variables = with_or_without_thread();
   for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {

@@ -41,8 +41,16 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
   if (::pipe2(err, O_CLOEXEC) != 0) fail_system("a pipe for a rank", errno, ExitCode::internal);
   Fd err_read(err[0]), err_write(err[1]);
   const pid_t parent = ::getpid();
+  // A signal that arrives before the child has its handlers stays pending, also through exec: without this
+  // the handler of its parent takes it, or it ends the child.
+  sigset_t stop_signals, before;
+  ::sigemptyset(&stop_signals);
+  for (int s : {SIGTERM, SIGUSR1, SIGHUP}) ::sigaddset(&stop_signals, s);
+  ::pthread_sigmask(SIG_BLOCK, &stop_signals, &before);
   const pid_t pid = ::fork();
-  if (pid < 0) fail_system("a rank cannot be started", errno, ExitCode::internal);
+  const int error = errno;
+  if (pid != 0) ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) fail_system("a rank cannot be started", error, ExitCode::internal);
   if (pid == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -55,9 +63,7 @@ ChildProcess start_child(const std::vector<std::string>& arguments,
     for (int s : {SIGTERM, SIGUSR1, SIGCHLD, SIGPIPE}) ::signal(s, SIG_DFL);
     ::signal(SIGUSR2, SIG_IGN);  // until the rank has its handler
     ::signal(SIGINT, SIG_IGN);   // the launcher gets the terminal's SIGINT and passes it on
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::sigprocmask(SIG_SETMASK, &stop_signals, nullptr);
     ::execve("/proc/self/exe", argv.data(), environment.data());
     ::_exit(127);
   }

@@ -21,7 +21,9 @@ using HandedDescriptors = std::vector<std::pair<std::string, int>>;
 
 /// Starts a child. Call it from the main thread, because the child is killed when the thread that started it
 /// ends. Signals that this process ignores stay ignored in the child, unless its launcher sends them.
-/// `shares_stdout`: the child writes to this process's stdout itself, and `output` is at its end at once.
+/// SIGTERM, SIGUSR1 and SIGHUP are blocked until the child has its handlers (install_stop_signals,
+/// CaughtSignals). `shares_stdout`: the child writes to this process's stdout itself, and `output` is at its
+/// end at once.
 ChildProcess start_child(const std::vector<std::string>& arguments,
                          const std::vector<std::pair<std::string, std::string>>& variables,
                          const HandedDescriptors& handed = {}, bool shares_stdout = false);

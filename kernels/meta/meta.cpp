@@ -90,8 +90,17 @@ void MetaTrace::add(Stream& stream, const OpCost& given) {
   if (steals) compute_->clock += price.stolen;
 }
 
+void MetaTrace::repeat(const Part& part) {
+  model_flops_ += part.model_flops;
+  if (!keeps_) return;
+  repeats_.push_back(part);
+  for (size_t i = part.first; i < part.last; ++i) repeated_wire_bytes_ += entries_[i].wire_bytes;
+}
+
 void MetaTrace::clear_entries() {
   entries_.clear();
+  repeats_.clear();
+  repeated_wire_bytes_ = 0;
   model_flops_ = 0;
 }
 

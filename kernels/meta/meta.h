@@ -136,6 +136,14 @@ class MetaTrace {
   void keep_entries(bool keep) { keeps_ = keep; }
 
   const std::vector<TraceEntry>& entries() const { return entries_; }
+  /// Work that is counted again without running again: entries [first, last), and their model FLOPs.
+  struct Part {
+    size_t first = 0, last = 0;
+    double model_flops = 0;
+  };
+  void repeat(const Part& part);
+  const std::vector<Part>& repeats() const { return repeats_; }
+  double repeated_wire_bytes() const { return repeated_wire_bytes_; }
   /// Sum of OpCost::model_flops, without recomputation.
   double model_flops() const { return model_flops_; }
   /// True if work from now on is the model's; false for recomputation and the optimizer's matmuls.
@@ -176,6 +184,8 @@ class MetaTrace {
   std::pmr::monotonic_buffer_resource record_memory_;  // larger allocations than a deque's own
   std::pmr::deque<TensorRecord> records_{&record_memory_};
   std::vector<TraceEntry> entries_;
+  std::vector<Part> repeats_;
+  double repeated_wire_bytes_ = 0;
   bool keeps_ = true;
   std::string_view layer_;
   std::array<int, kAxisCount> axis_size_{1, 1, 1, 1, 1, 1, 1, 1, 1};

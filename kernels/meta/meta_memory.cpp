@@ -4,7 +4,7 @@
 
 namespace ltrain {
 
-Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shape shape) {
+Tensor MetaMemory::make(int64_t offset, MemoryKind kind, std::string_view name, DType dtype, Shape shape) {
   Tensor t;
   t.dtype = dtype;
   t.device = DeviceKind::meta;
@@ -12,13 +12,13 @@ Tensor MetaMemory::make(int64_t offset, std::string_view name, DType dtype, Shap
   t.record = trace_.new_record(name);
   t.record->memory = this;
   t.record->offset = offset;
-  if (requests_) requests_->push_back({offset, false, aligned(shape.elements() * dtype_size(dtype))});
+  if (requests_) requests_->push_back({offset, false, kind, aligned(shape.elements() * dtype_size(dtype))});
   return t;
 }
 
-int64_t MetaMemory::repeat(int64_t bytes) {
+int64_t MetaMemory::repeat(MemoryKind kind, int64_t bytes) {
   static const std::string_view name = interned("repeated");
-  return take(MemoryKind::temporaries, name, bytes);
+  return take(kind, name, bytes);
 }
 
 Tensor MetaMemory::tensor_at(int64_t offset, DType dtype, Shape shape, const TensorRecord& like) {
@@ -35,7 +35,7 @@ Tensor MetaMemory::tensor_at(int64_t offset, DType dtype, Shape shape, const Ten
 
 int64_t MetaMemory::offset_of(const Tensor& t) const {
   const int64_t offset = t.record && t.record->memory == this ? t.record->offset : -1;
-  if (requests_) requests_->push_back({offset, true, 0});  // called when a tensor is released
+  if (requests_) requests_->push_back({offset, true});  // called when a tensor is released
   return offset;
 }
 

@@ -32,7 +32,7 @@ Tensor Memory::allocate(MemoryKind kind, std::string_view name, DType dtype, Sha
   const int64_t bytes = aligned(shape.elements() * dtype_size(dtype));
   const int64_t offset = take(kind, interned(name), bytes);
   if (offset < 0) exhausted(name, dtype, shape, bytes);
-  return make(offset, name, dtype, shape);
+  return make(offset, kind, name, dtype, shape);
 }
 
 int64_t Memory::take(MemoryKind kind, std::string_view name, int64_t bytes) {
@@ -216,7 +216,7 @@ std::unique_ptr<Arena> Arena::staging(DeviceKind device, int64_t bytes) {
   return std::unique_ptr<Arena>(new Arena(DeviceKind::cpu, bytes, host_memory(device, bytes)));
 }
 
-Tensor Arena::make(int64_t offset, std::string_view, DType dtype, Shape shape) {
+Tensor Arena::make(int64_t offset, MemoryKind, std::string_view, DType dtype, Shape shape) {
   Tensor t;
   t.data = static_cast<char*>(memory_.get()) + offset;
   t.dtype = dtype;

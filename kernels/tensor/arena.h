@@ -57,7 +57,7 @@ class Memory {
   int64_t live_bytes() const { return live_bytes_; }
 
  protected:
-  virtual Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) = 0;
+  virtual Tensor make(int64_t offset, MemoryKind kind, std::string_view name, DType dtype, Shape shape) = 0;
   virtual int64_t offset_of(const Tensor& t) const = 0;
   /// allocate() and release() by offset, without a tensor. take() returns the offset, or -1 if the arena
   /// cannot hold the bytes. `name` is interned.
@@ -126,7 +126,7 @@ class Arena : public Memory {
 
  private:
   Arena(DeviceKind device, int64_t bytes, std::shared_ptr<void> memory);
-  Tensor make(int64_t offset, std::string_view name, DType dtype, Shape shape) override;
+  Tensor make(int64_t offset, MemoryKind kind, std::string_view name, DType dtype, Shape shape) override;
   int64_t offset_of(const Tensor& t) const override;
   DeviceKind device_;
   std::shared_ptr<void> memory_;

@@ -130,6 +130,7 @@ class Stream {
   };
   using Waits = std::map<AxisSet, double, ByAxes>;
   virtual const Waits& waited() { return waits_; }
+  void add_wait(AxisSet axes, double seconds) { waits_[axes] += seconds; }
 
  protected:
   virtual Event do_record() = 0;
@@ -139,7 +140,6 @@ class Stream {
   virtual std::unique_ptr<Graph> end_recording(bool keep) { return nullptr; }
   Stream(DeviceKind device, std::string name, MetaTrace* meta = nullptr)
       : device_(device), name_(std::move(name)), meta_(meta) {}
-  void add_wait(AxisSet axes, double seconds) { waits_[axes] += seconds; }
 
  private:
   DeviceKind device_;

@@ -26,7 +26,7 @@ class ActivationOffload::Space final : public Memory {
 
  private:
   // A tensor with null data would be undefined: offsets start at one alignment.
-  Tensor make(int64_t offset, std::string_view, DType dtype, Shape shape) override {
+  Tensor make(int64_t offset, MemoryKind, std::string_view, DType dtype, Shape shape) override {
     Tensor t;
     t.data = reinterpret_cast<void*>(offset + kAlignment);
     t.dtype = dtype;

@@ -45,7 +45,8 @@ std::vector<FoundLayout> found_layouts(const std::vector<LayoutCandidate>& candi
     f = {c.layout, settings_of(c.layout, recipe), c.bound, {}};
     std::vector<std::string> overrides;
     for (const auto& [key, value] : f.settings) overrides.push_back(key + "=" + value);
-    f.plan = make_plan(resolve(load(overrides), limits.world, limits.ranks_per_node), profile);
+    f.plan = make_plan(resolve(load(overrides), limits.world, limits.ranks_per_node), profile, {}, nullptr,
+                       RankPass::repeats);
     if (c.trial.finished) check_trial(f, c.trial, recipe);
   });
   return out;

@@ -3,13 +3,9 @@
 #include "runtime/plan/plan_print.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
-#include <tuple>
-#include <unordered_map>
 
-#include "base/interned.h"
 #include "kernels/tensor/parallel_for.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/simulate_checked.h"
@@ -21,7 +17,6 @@
 #include "runtime/plan/schedule_plan.h"
 #include "runtime/plan/site_plan.h"
 #include "runtime/plan/sparse_plan.h"
-#include "runtime/program/action_repeats.h"
 #include "runtime/program/attention_report.h"
 #include "runtime/program/experts_report.h"
 #include "runtime/program/quantized_matrices.h"
@@ -302,20 +297,13 @@ void plan_memory(RankPlan& plan, const Recipe& recipe, const MachineProfile& pro
 
 RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                       int rank, int threads) {
-  for (const bool repeats : {true, false}) {
-    MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads,
-                  static_cast<int>(recipe.launch.ranks_on_host));
+  return with_repeats(recipe, profile, layout, rank, threads, [&](MetaRank& meta) {
     meta.trace.keep_entries(false);
-    if (repeats) meta.program.repeat_actions(meta.memory);
     RankPlan plan;
     plan.rank = rank;
-    try {
-      plan_step(plan, layout, meta);
-      for (const int64_t other : step_kinds(meta.program.options().optimizer).other_steps)
-        meta.train_step(other);
-    } catch (const ActionRepeats::Impossible&) {
-      continue;
-    }
+    plan_step(plan, layout, meta);
+    for (const int64_t other : step_kinds(meta.program.options().optimizer).other_steps)
+      meta.train_step(other);
     plan_evaluation(plan, recipe, meta);
     plan_memory(plan, recipe, profile, meta, threads);
     RankPlan known;
@@ -325,16 +313,13 @@ RankPlan compose_rank(const Recipe& recipe, const MachineProfile& profile, const
     known.total_bytes = plan.total_bytes;
     known.host_bytes = plan.host_bytes;
     return known;
-  }
-  LT_CHECK(false, "expected a pass with every action run to succeed, got ActionRepeats::Impossible");
+  });
 }
 
-RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, bool totals) {
-  const int ranks_on_host = static_cast<int>(recipe.launch.ranks_on_host);
-  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads, ranks_on_host);
-  RankPlan plan;
-  plan.rank = rank;
+namespace {
+
+/// Adds a train step: its time, traffic, waits and ops, and steps of other kinds.
+void add_train_step(RankPlan& plan, const PipelineLayout& layout, MetaRank& meta) {
   const int64_t wire_before = meta.wire_bytes();
   const Stream::Waits waits_before = meta.compute->waited();
   plan_step(plan, layout, meta);
@@ -342,48 +327,33 @@ RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const Pi
   plan.model_flops = meta.trace.model_flops();
   for (auto& [axis, seconds] : exposed_by_axis(meta.compute->waited(), waits_before))
     (axis.empty() ? plan.exposed_offload_seconds : plan.exposed.emplace_back(axis, 0).second) = seconds;
-  const auto entries = static_cast<std::ptrdiff_t>(meta.trace.entries().size());
-
-  // Texts of entries are interned, so equal addresses mean equal texts.
-  std::map<std::array<std::string_view, 3>, CollectivePlan> collectives;
-  std::map<std::tuple<const char*, const char*, uint16_t>, CollectivePlan*> collective_at;
-  std::map<std::string_view, OpPlan> ops;
-  std::unordered_map<const char*, OpPlan*> op_at;
+  const size_t entries = meta.trace.entries().size();
   add_other_steps(plan, layout, meta);
-  for (auto entry = meta.trace.entries().begin(); entry != meta.trace.entries().begin() + entries; ++entry) {
-    const TraceEntry& e = *entry;
-    if (e.cls == OpClass::collective) {
-      CollectivePlan*& at = collective_at[{e.axis.data(), e.collective.data(), e.axes.bits}];
-      if (!at) at = &collectives[{e.axis, e.collective, interned(comm_axis(e.axes))}];
-      CollectivePlan& c = *at;
-      if (c.calls++ == 0) c.axis = e.axis, c.group = comm_axis(e.axes), c.op = e.collective;
-      c.bytes += static_cast<int64_t>(e.bytes);
-      c.wire_bytes += static_cast<int64_t>(e.wire_bytes);
-      c.network_bytes += std::llround(e.network_bytes);
-      c.seconds += e.seconds;
-    }
-    add_states_moved(plan, e);
-    OpPlan*& at = op_at[e.name.data()];
-    if (!at) at = &ops[e.name];
-    OpPlan& o = *at;
-    if (o.calls++ == 0) o.name = e.name;
-    o.flops += e.flops;
-    o.bytes += e.bytes;
-    o.seconds += e.seconds;
-  }
-  for (auto& [key, c] : collectives) plan.collectives.push_back(c);
-  for (auto& [key, o] : ops) plan.ops.push_back(o);
-  std::stable_sort(plan.ops.begin(), plan.ops.end(),
-                   [](const OpPlan& a, const OpPlan& b) { return a.seconds > b.seconds; });
+  add_ops(plan, meta.trace, entries);
+}
 
-  plan_evaluation(plan, recipe, meta);
-  plan_memory(plan, recipe, profile, meta, threads);
-  plan.figures = meta.cost.figures();
-  if (totals) {
+}  // namespace
+
+RankPlan plan_rank(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
+                   int rank, int threads, bool totals, RankPass pass) {
+  const auto planned = [&](MetaRank& meta) {
+    RankPlan plan;
+    plan.rank = rank;
+    add_train_step(plan, layout, meta);
+    plan_evaluation(plan, recipe, meta);
+    plan_memory(plan, recipe, profile, meta, threads);
+    plan.figures = meta.cost.figures();
+    if (!totals) return plan;
     add_routing(plan, recipe, profile, layout, threads);
     plan.placement_ops = static_cast<int64_t>(meta.trace.entries().size());
-  }
-  return plan;
+    for (const MetaTrace::Part& p : meta.trace.repeats())
+      plan.placement_ops += static_cast<int64_t>(p.last - p.first);
+    return plan;
+  };
+  if (pass == RankPass::repeats) return with_repeats(recipe, profile, layout, rank, threads, planned);
+  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads,
+                static_cast<int>(recipe.launch.ranks_on_host));
+  return planned(meta);
 }
 
 Plan job_of(const Recipe& recipe, const MachineProfile& profile) {
@@ -470,7 +440,7 @@ void check_skew(const Recipe& recipe, double skew, bool any_layout) {
 namespace {
 
 Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
-             PipelinePlan pipeline) {
+             PipelinePlan pipeline, RankPass pass) {
   const std::map<std::string, Shape> sparse = sparse_matrices(recipe);
   Plan plan = job_of(recipe, profile);
   for (const auto& [name, shape] : sparse) plan.sparse_parameters += shape.elements();
@@ -485,7 +455,7 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
   plan.parameters = model_parameters(recipe.model);
   plan.ranks.resize(which.size());
   on_all_cores(which.size(), [&](size_t i) {
-    plan.ranks[i] = plan_rank(recipe, profile, pipeline.layout, which[i], plan.threads_per_rank, true);
+    plan.ranks[i] = plan_rank(recipe, profile, pipeline.layout, which[i], plan.threads_per_rank, true, pass);
   });
   plan.placement_ops = plan.ranks.back().placement_ops;
   if (plan.stages > 0 && plan.world > 1)
@@ -505,12 +475,12 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
 }  // namespace
 
 Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<int> which,
-               const PipelineLayout* given) {
+               const PipelineLayout* given, RankPass pass) {
   check_optimizer_of(recipe);
   check_fp8(recipe);
   PipelinePlan pipeline = given ? priced_pipeline(recipe, profile, *given) : plan_pipeline(recipe, profile);
   lower_once(pipeline.layout);
-  Plan plan = plan_of(recipe, profile, which, pipeline);
+  Plan plan = plan_of(recipe, profile, which, pipeline, pass);
   if (plan.stages > 0 || pipeline.layout.update)
     plan.update = planned_update(recipe, profile, pipeline.layout);
   if (plan.stages > 0) plan_sites(plan, recipe, profile);
@@ -518,7 +488,7 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;
   MachineProfile at_even = profile;
   at_even.expert_skew = 1;
-  const Plan even = plan_of(recipe, at_even, which, priced_pipeline(recipe, at_even, pipeline.layout));
+  const Plan even = plan_of(recipe, at_even, which, priced_pipeline(recipe, at_even, pipeline.layout), pass);
   plan.expert_skew = profile.expert_skew;
   plan.even_step_seconds = even.step_seconds();
   // Total model FLOPs do not depend on the skew, so use the values of even routing.

@@ -11,6 +11,11 @@
 
 namespace ltrain {
 
+/// Pass of a rank's step. `whole` runs every action. With `repeats` later micro-batches of a pipeline replay
+/// the actions of a stage's first ones if possible (ActionRepeats): bytes and calls are the same, and seconds
+/// too except for rounding.
+enum class RankPass : bool { whole, repeats };
+
 /// Assumed node for `world` ranks on cards of this profile: the machine in which such cards are sold. No
 /// assumption if the ranks fit on one node, or if this machine with its `gpus` GPUs has them all.
 AssumedNode assumed_node(const MachineProfile& profile, int world, int gpus);
@@ -44,7 +49,7 @@ void check_skew(const Recipe& recipe, double skew, bool any_layout = false);
 /// in the profile, each rank is the one with the most rows of its expert group, for which the others wait.
 /// `layout`: null: from the recipe and the profile.
 Plan make_plan(const Recipe& resolved, const MachineProfile& profile, std::vector<int> ranks = {},
-               const PipelineLayout* layout = nullptr);
+               const PipelineLayout* layout = nullptr, RankPass pass = RankPass::whole);
 /// The layout with the costs of its stages and the times of its actions.
 PipelinePlan priced_pipeline(const Recipe& resolved, const MachineProfile& profile,
                              const PipelineLayout& layout);
@@ -52,10 +57,9 @@ PipelinePlan priced_pipeline(const Recipe& resolved, const MachineProfile& profi
 /// exclude the actions until place_actions adds them. `totals`: also computes values that are only printed:
 /// MoE routing, placements.
 RankPlan plan_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
-                   int rank, int threads, bool totals = false);
-/// Plan of one rank with only times and memory: step_seconds, actions, total_bytes, host_bytes. Later
-/// micro-batches replay the actions of a stage's first ones if possible (ActionRepeats). Bytes equal those of
-/// plan_rank, and seconds too except for rounding.
+                   int rank, int threads, bool totals = false, RankPass pass = RankPass::whole);
+/// Plan of one rank with only times and memory: step_seconds, actions, total_bytes, host_bytes. Its pass
+/// `repeats`.
 RankPlan compose_rank(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                       int rank, int threads);
 /// Adds the actions of a pipeline to the step times of `ranks`; does nothing without a pipeline. The time of

@@ -1,10 +1,12 @@
 // A rank's step on the meta device, from which plans are made.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "kernels/meta/meta_memory.h"
 #include "runtime/plan/plan_types.h"
+#include "runtime/program/action_repeats.h"
 #include "runtime/program/recipe_program.h"
 
 namespace ltrain {
@@ -60,9 +62,33 @@ struct MetaRank {
     program.train_step(batches, args);
   }
   double end() const { return std::max(compute->clock, groups.clock()); }
-  int64_t wire_bytes() const { return groups.groups().wire_bytes(); }
+  /// Bytes that the rank has sent, also in repeated actions.
+  int64_t wire_bytes() const {
+    return groups.groups().wire_bytes() + std::llround(trace.repeated_wire_bytes());
+  }
 };
 
+/// Returns work(meta) of a rank that replays repeated actions (ActionRepeats). If they cannot be replayed,
+/// `work` is called again, with a rank that runs every action.
+template <class Work>
+auto with_repeats(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout, int rank,
+                  int threads, const Work& work) {
+  const auto run = [&](bool repeats) {
+    MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads,
+                  static_cast<int>(recipe.launch.ranks_on_host));
+    if (repeats) meta.program.repeat_actions(meta.memory);
+    return work(meta);
+  };
+  try {
+    return run(true);
+  } catch (const ActionRepeats::Impossible&) {
+    return run(false);
+  }
+}
+
+/// Adds the ops and collectives of the first `count` entries of a trace, with their repetitions
+/// (op_totals.cpp).
+void add_ops(RankPlan& plan, const MetaTrace& trace, size_t count);
 /// Adds the items in external memory, and the totals (external_memory.cpp).
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,
                   int threads);

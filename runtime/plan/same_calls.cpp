@@ -32,20 +32,20 @@ int64_t compared_micros(const Recipe& r) {
 
 CallsByGroup calls_of(const Recipe& recipe, const MachineProfile& profile, const PipelineLayout& layout,
                       int rank) {
-  MetaRank meta(recipe, profile, layout, mesh_of(recipe, rank), threads_per_rank(recipe),
-                static_cast<int>(recipe.launch.ranks_on_host));
-  meta.trace.keep_entries(false);
-  for (const int64_t step : step_kinds(meta.program.options().optimizer).all()) {
-    OptimizerStep args;
-    args.step = step;
-    meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(compared_micros(recipe))), args);
-  }
-  if (recipe.train.eval_interval > 0 || recipe.train.routing_probe_interval > 0) meta.evaluate_once();
-  CallsByGroup out;
-  for (const Communicator* group : meta.groups.groups().all())
-    if (const RecordedCalls* r = recorded_calls(*group); r && group->size() > 1)
-      out[{group->name(), r->members}] = r->calls;
-  return out;
+  return with_repeats(recipe, profile, layout, rank, threads_per_rank(recipe), [&](MetaRank& meta) {
+    meta.trace.keep_entries(false);
+    for (const int64_t step : step_kinds(meta.program.options().optimizer).all()) {
+      OptimizerStep args;
+      args.step = step;
+      meta.program.train_step(std::vector<HostBatch>(static_cast<size_t>(compared_micros(recipe))), args);
+    }
+    if (recipe.train.eval_interval > 0 || recipe.train.routing_probe_interval > 0) meta.evaluate_once();
+    CallsByGroup out;
+    for (const Communicator* group : meta.groups.groups().all())
+      if (const RecordedCalls* r = recorded_calls(*group); r && group->size() > 1)
+        out[{group->name(), r->members}] = r->calls;
+    return out;
+  });
 }
 
 /// Normalizes a call for comparison: a transfer is sent by one rank and received by the other.

@@ -17,8 +17,9 @@ namespace ltrain {
 std::vector<int> ranks_to_compare(const Recipe& resolved);
 inline constexpr int kWholeGrid = 16, kWholeAxis = 8;
 
-/// Runs a short step on meta for `ranks`: a few micro-batches, an update of each kind, and an evaluation. If
-/// two ranks of a group differ, throws Error (internal) with the group, both ranks and both calls.
+/// Runs a short step on meta for `ranks`: a few micro-batches, an update of each kind, and an evaluation.
+/// Calls in actions that repeat those of an earlier micro-batch (ActionRepeats) are compared once. If two
+/// ranks of a group differ, throws Error (internal) with the group, both ranks and both calls.
 void check_same_calls(const Recipe& resolved, const MachineProfile& profile, const PipelineLayout& layout,
                       const std::vector<int>& ranks);
 

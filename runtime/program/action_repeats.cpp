@@ -112,7 +112,7 @@ Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
       mine.resize(mine.size() + static_cast<size_t>(r.run_slots), -1);
       i += static_cast<size_t>(r.run) - 1;
     } else if (r.slot < 0) {
-      mine.push_back(memory_.repeat(r.bytes));
+      mine.push_back(memory_.repeat(r.kind, r.bytes));
     } else {
       int64_t& given = mine[static_cast<size_t>(r.slot)];
       memory_.end_repeat(given);
@@ -120,6 +120,8 @@ Tensor ActionRepeats::repeat(const Action& a, Tensor in) {
     }
   }
   step_.compute.clock += n.seconds;
+  step_.compute.meta()->repeat(n.work);
+  for (const auto& [axes, seconds] : n.waits) step_.compute.add_wait(axes, seconds);
   Tensor out;
   if (n.out >= 0) out = memory_.tensor_at(mine[static_cast<size_t>(n.out)], n.out_dtype, n.out_shape, n.how);
   finish(a, mine, n.out);
@@ -130,6 +132,9 @@ void ActionRepeats::begin(const Action& a, Tensor in) {
   if (!notes(a)) return;
   if (in.defined()) slots(a).push_back(in.record->offset);
   begun_ = step_.compute.clock;
+  waited_ = step_.compute.waited();
+  const MetaTrace& trace = *step_.compute.meta();
+  work_ = {trace.entries().size(), 0, trace.model_flops()};
   clocks_.clear();
   for (const Stream* s : streams_) clocks_.push_back(s->clock);
   requests_.clear();
@@ -150,6 +155,10 @@ void ActionRepeats::end(const Action& a, Tensor out) {
   }
   if (!idle(n.streams)) throw Impossible();
   n.seconds = step_.compute.clock - begun_;
+  const MetaTrace& trace = *step_.compute.meta();
+  n.work = {work_.first, trace.entries().size(), trace.model_flops() - work_.model_flops};
+  for (const auto& [axes, seconds] : step_.compute.waited())
+    if (const double more = seconds - waited_[axes]; more > 0) n.waits.emplace_back(axes, more);
   Slots& mine = slots(a);
   const int before = static_cast<int>(mine.size());
   std::map<int64_t, int> at;  // slots by their offsets
@@ -158,12 +167,12 @@ void ActionRepeats::end(const Action& a, Tensor out) {
     if (!r.release) {
       at[r.offset] = static_cast<int>(mine.size());
       mine.push_back(r.offset);
-      n.requests.push_back({-1, r.bytes});
+      n.requests.push_back({-1, r.kind, r.bytes});
       continue;
     }
     const auto slot = at.find(r.offset);
     if (slot == at.end()) throw Impossible();  // the tensor belongs to another micro-batch
-    n.requests.push_back({slot->second, 0});
+    n.requests.push_back({slot->second});
     mine[static_cast<size_t>(slot->second)] = -1;
     at.erase(slot);
   }

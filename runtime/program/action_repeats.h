@@ -3,8 +3,9 @@
 // Between its second and its second-to-last micro-batch a stage repeats itself: each action of a kind takes
 // the same time, allocates the same memory in the same order, and completes the same gradients. The first
 // action of each kind runs and is recorded. Later ones allocate the same memory and advance the clock by the
-// same time without running. The arena's peak is that of a full pass to the byte: it sees the same requests,
-// but for those that are released within the action and cannot raise the peak.
+// same time without running. Their ops, traffic and waits are counted again. The arena's peak is that of a
+// full pass to the byte: it sees the same requests, but for those that are released within the action and
+// cannot raise the peak.
 //
 // The output of an action is released by the next action of its micro-batch on its stage, or handed to
 // another stage. An action that releases anything else, or that leaves a collective running, is not
@@ -51,8 +52,9 @@ class ActionRepeats {
   }
   /// One memory request: releases `slot`, or allocates a new one.
   struct Request {
-    int slot = -1;      ///< slot to release; -1: allocate
-    int64_t bytes = 0;  ///< size of the allocation
+    int slot = -1;                              ///< slot to release; -1: allocate
+    MemoryKind kind = MemoryKind::temporaries;  ///< kind and size of the allocation
+    int64_t bytes = 0;
     /// Closed run of requests that begins with this one: all that it allocates it releases, and nothing else,
     /// so that it leaves the arena as it was. Its number of requests; 0: none.
     int run = 0;
@@ -64,6 +66,8 @@ class ActionRepeats {
   struct Noted {
     double seconds = 0;
     std::vector<Stream*> streams;  ///< streams on which the action ran collectives
+    MetaTrace::Part work;
+    std::vector<std::pair<AxisSet, double>> waits;  ///< waits of the compute stream, in seconds
     std::vector<Request> requests;
     int out = -1;  ///< slot of the output; -1: no output
     Shape out_shape;
@@ -88,6 +92,8 @@ class ActionRepeats {
   std::map<std::pair<int, int>, Slots> slots_;  // key: stage and micro-batch
   std::vector<MetaMemory::Request> requests_;
   double begun_ = 0;
+  Stream::Waits waited_;        ///< waits before the recorded action
+  MetaTrace::Part work_;        ///< its work so far
   std::vector<double> clocks_;  ///< clocks of streams_ when the recorded action began
   int stages_to_begin_ = 0;     ///< local stages without gradients yet
 };

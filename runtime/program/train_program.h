@@ -145,8 +145,8 @@ class TrainProgram {
   const std::vector<ActionTime>& actions() const { return actions_; }
 
   /// On meta: replays actions that repeat those of an earlier micro-batch instead of running them
-  /// (ActionRepeats). `memory`: the program's memory. The result of a step is then its time, the times of its
-  /// actions, and its memory. Ops, traffic and waits are incomplete.
+  /// (ActionRepeats). `memory`: the program's memory. The trace then has entries of the first actions only,
+  /// and counts in repeats() which parts of them were repeated.
   void repeat_actions(MetaMemory& memory) { repeated_ = &memory; }
 
   /// On meta: makes train steps end early, to measure a part of a step.

@@ -159,8 +159,8 @@ TEST_CASE("requests that are said to stay below the peak raise none, and leave t
   for (int round = 0; round < 4000; ++round) {
     if (live.size() < 20 || random() % 2 == 0) {
       const int64_t n = bytes();
-      live.push_back(whole.repeat(n));
-      REQUIRE(shorter.repeat(n) == live.back());
+      live.push_back(whole.repeat(MemoryKind::temporaries, n));
+      REQUIRE(shorter.repeat(MemoryKind::temporaries, n) == live.back());
     } else {
       std::swap(live[random() % live.size()], live.back());
       whole.end_repeat(live.back());
@@ -180,7 +180,7 @@ TEST_CASE("requests that are said to stay below the peak raise none, and leave t
       std::vector<int64_t> mine;
       for (size_t next = 0; next < sizes.size() || !mine.empty();)
         if (next < sizes.size() && (mine.empty() || same() % 2 == 0)) {
-          mine.push_back(memory->repeat(sizes[next++]));
+          mine.push_back(memory->repeat(MemoryKind::temporaries, sizes[next++]));
         } else {
           std::swap(mine[same() % mine.size()], mine.back());
           memory->end_repeat(mine.back());

@@ -43,6 +43,48 @@ size_t entries(const Recipe& r, const MachineProfile& profile, const PipelineLay
   return meta.trace.entries().size();
 }
 
+/// Checks that a plan with replayed actions has all figures of a whole pass.
+void check_replayed(const RankPlan& a, const RankPlan& whole) {
+  CHECK(a.arena.arena_bytes == whole.arena.arena_bytes);
+  CHECK(a.arena.live_bytes == whole.arena.live_bytes);
+  CHECK(a.arena.by_kind == whole.arena.by_kind);
+  CHECK(a.arena.most_by_kind == whole.arena.most_by_kind);
+  CHECK(a.total_bytes == whole.total_bytes);
+  CHECK(a.train_wire_bytes == whole.train_wire_bytes);
+  CHECK(a.eval_wire_bytes == whole.eval_wire_bytes);
+  CHECK(a.placement_ops == whole.placement_ops);
+  CHECK(a.figures.size() == whole.figures.size());
+  const auto close = [](double x) { return Approx(x).epsilon(1e-9).margin(1e-12); };
+  CHECK(a.model_flops == close(whole.model_flops));
+  CHECK(a.step_seconds == close(whole.step_seconds));
+  CHECK(a.states_out_bytes == close(whole.states_out_bytes));
+  CHECK(a.exposed_offload_seconds == close(whole.exposed_offload_seconds));
+  std::map<std::string, double> waits(a.exposed.begin(), a.exposed.end());
+  for (const auto& [axis, seconds] : whole.exposed) {
+    INFO(axis);
+    CHECK(waits[axis] == close(seconds));
+  }
+  REQUIRE(a.others.size() == whole.others.size());
+  for (size_t i = 0; i < a.others.size(); ++i) CHECK(a.others[i].wire_bytes == whole.others[i].wire_bytes);
+  REQUIRE(a.collectives.size() == whole.collectives.size());
+  for (size_t i = 0; i < a.collectives.size(); ++i) {
+    const CollectivePlan &x = a.collectives[i], &y = whole.collectives[i];
+    INFO(y.axis << " " << y.op);
+    CHECK((x.axis == y.axis && x.op == y.op && x.group == y.group && x.calls == y.calls));
+    CHECK((x.bytes == y.bytes && x.wire_bytes == y.wire_bytes && x.network_bytes == y.network_bytes));
+    CHECK(x.seconds == close(y.seconds));
+  }
+  std::map<std::string, OpPlan> ops;
+  for (const OpPlan& o : a.ops) ops[o.name] = o;
+  REQUIRE(ops.size() == whole.ops.size());
+  for (const OpPlan& y : whole.ops) {
+    const OpPlan& x = ops[y.name];
+    INFO(y.name);
+    CHECK(x.calls == y.calls);
+    CHECK((x.flops == close(y.flops) && x.bytes == close(y.bytes) && x.seconds == close(y.seconds)));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a rank that is composed of its first micro-batches has the bytes and the time of the whole pass",
@@ -74,7 +116,9 @@ TEST_CASE("a rank that is composed of its first micro-batches has the bytes and 
     const PipelineLayout layout = pipeline_layout(r, profile);
     for (int rank : ranks_to_plan(r, profile)) {
       INFO("rank " << rank);
-      const RankPlan whole = plan_rank(r, profile, layout, rank, threads_per_rank(r));
+      const RankPlan whole = plan_rank(r, profile, layout, rank, threads_per_rank(r), true);
+      check_replayed(plan_rank(r, profile, layout, rank, threads_per_rank(r), true, RankPass::repeats),
+                     whole);
       const RankPlan composed = compose_rank(r, profile, layout, rank, threads_per_rank(r));
       CHECK(composed.total_bytes == whole.total_bytes);
       CHECK(composed.host_bytes == whole.host_bytes);

@@ -1,12 +1,15 @@
 // f32 matmuls that skip zeros beside the same matmuls of all numbers, in turn, as JSON: y = x W^T and dx = dy
-// W, W (n, k) with two zeros in each four, and dW = dy^T x, dy (m, n) with two zeros in each four rows of a
-// column. "prune" are the seconds of making such a dy. sparse_speed [m n k [rounds [threads]]]
+// W, W (n, k) with `kept` other values in each `group`, and dW = dy^T x, dy (m, n) with two zeros in each four
+// rows of a column. "prune" are the seconds of making such a dy.
+// sparse_speed [m n k [rounds [threads [kept group]]]], 2 of 4 unless given.
 #include <omp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -59,9 +62,11 @@ void print_pairs(Stream& s, const Product& p, int64_t rounds) {
 int main(int argc, char** argv) {
   const auto argument = [&](int i, int64_t otherwise) { return argc > i ? std::atoll(argv[i]) : otherwise; };
   const int64_t m = argument(1, 1024), n = argument(2, 2048), k = argument(3, 2048), rounds = argument(4, 10);
-  if (m < 4 || n < 1 || k < 4 || m % 4 != 0 || k % 4 != 0 || rounds < 1) {
+  const int64_t kept = argument(6, 2), group = argument(7, 4);
+  if (m < 4 || n < 1 || k < 4 || m % 4 != 0 || rounds < 1 || kept < 1 || kept > group || k % group != 0) {
     std::fprintf(stderr,
-                 "sparse_speed: expected m and k that are multiples of 4, and n and rounds of at least 1\n");
+                 "sparse_speed: expected m of a multiple of 4, k of a multiple of group, kept from 1 to group, "
+                 "and n and rounds of at least 1\n");
     return 64;
   }
   omp_set_num_threads(static_cast<int>(argument(5, 1)));
@@ -73,9 +78,11 @@ int main(int argc, char** argv) {
   std::normal_distribution<float> normal;
   for (float& each : x) each = normal(random);
   for (float& each : dy) each = normal(random);
-  for (size_t i = 0; i < w.size(); i += 4) {
-    const size_t one = random() % 4, two = (one + 1 + random() % 3) % 4;
-    w[i + one] = normal(random), w[i + two] = normal(random);
+  std::vector<size_t> order(static_cast<size_t>(group));
+  std::iota(order.begin(), order.end(), size_t{0});
+  for (size_t i = 0; i < w.size(); i += order.size()) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (size_t j = 0; j < static_cast<size_t>(kept); ++j) w[i + order[j]] = normal(random);
   }
   std::printf("{\"m\": %ld, \"n\": %ld, \"k\": %ld, \"threads\": %d", m, n, k, omp_get_max_threads());
   const Tensor weight = tensor(w, n, k), input = tensor(x, m, k);

@@ -139,8 +139,28 @@ void print_json(const MachineProfile& profile, const std::string& path) {
                            {"machine", profile.machine},
                            {"cores", profile.cores},
                            {"transport", profile.transport}};
+  if (profile.sparse_matmul_speedup > 0) j["sparse_matmul_speedup"] = profile.sparse_matmul_speedup;
   for (const RankProfile& r : profile.ranks) j["peak_flops"][std::to_string(r.threads)] = r.peak_flops;
   std::printf("%s\n", j.dump().c_str());
+}
+
+/// Prints what was measured of the CPU.
+void print_text(const MachineProfile& profile) {
+  std::printf("%s, %d cores\n", profile.machine.c_str(), profile.cores);
+  for (const RankProfile& r : profile.ranks)
+    for (const auto& [type, flops] : r.peak_flops)
+      std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads,
+                  r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
+  for (const CollectiveSample& s : profile.collectives)
+    if (s.bytes > 1e6 || s.bytes < 300)
+      std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms through %s\n", s.op.c_str(), s.bytes, s.ranks,
+                  s.seconds * 1e3,
+                  transport_text(profile.transport == "shm" ? Transport::shm : Transport::gloo));
+  std::printf("  files: %.2f GB/s written, %.2f GB/s read\n", profile.offload_write_bytes_per_second / 1e9,
+              profile.offload_read_bytes_per_second / 1e9);
+  std::printf("  fp32 matmuls that skip the zeros of 2:4 weights: %.2f times the dense speed\n",
+              profile.sparse_matmul_speedup);
+  std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
 }
 
 void bench_this_card(const Options& o) {
@@ -203,6 +223,7 @@ void add_bench(CLI::App& app) {
     profile.measured = true;
     measure_collectives(profile);  // before threads exist, because it forks
     profile.process_bytes = measure_process();
+    bench_sparse_matmul(profile);  // before the disk, whose writes go on beside what follows
     bench_disk(profile, o->folder.empty() ? temporary_folder() : o->folder);
     for (int threads = 1; threads <= profile.cores; threads *= 2)
       profile.ranks.push_back(bench_rank(threads, profile.cores, say));
@@ -210,19 +231,7 @@ void add_bench(CLI::App& app) {
     keep_network(profile, path);
     save_profile(profile, path);
     if (o->json) return print_json(profile, path);
-    std::printf("%s, %d cores\n", profile.machine.c_str(), profile.cores);
-    for (const RankProfile& r : profile.ranks)
-      for (const auto& [type, flops] : r.peak_flops)
-        std::printf("  %d thread%s a rank, %-4s  %8.1f GFLOP/s in the fastest matmul\n", r.threads,
-                    r.threads == 1 ? " " : "s", type.c_str(), flops / 1e9);
-    for (const CollectiveSample& s : profile.collectives)
-      if (s.bytes > 1e6 || s.bytes < 300)
-        std::printf("  %-15s %10.0f bytes, %d ranks: %9.3f ms through %s\n", s.op.c_str(), s.bytes, s.ranks,
-                    s.seconds * 1e3,
-                    transport_text(profile.transport == "shm" ? Transport::shm : Transport::gloo));
-    std::printf("  files: %.2f GB/s written, %.2f GB/s read\n", profile.offload_write_bytes_per_second / 1e9,
-                profile.offload_read_bytes_per_second / 1e9);
-    std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
+    print_text(profile);
     std::printf("written to %s\n", path.c_str());
   });
 }

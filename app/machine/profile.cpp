@@ -130,6 +130,7 @@ NamedFigures figures_of(const MachineProfile& p) {
   out.insert(out.end(), {{"matmul.sustained", d.matmul.sustained},
                          {"matmul.units", d.matmul.units},
                          {"matmul.tile_fill", d.matmul.tile_fill},
+                         {"matmul.sparse_speedup", d.matmul.sparse_speedup},
                          {"attention.half_length", d.attention.half_length},
                          {"launch_seconds", d.launch_seconds},
                          {"under_load", d.under_load},

@@ -91,10 +91,11 @@ void matmul(Stream& s, Tensor out, Tensor a, Tensor b, const MatmulArgs& args) {
     cost.m = m, cost.n = n, cost.k = k;
     // A transposed `a` means a sum over token rows.
     if (args.trans_a) cost.role = OpRole::weight_gradient;
+    const bool sparse = skips_zeros(a.dtype, m, n, args, tf32);
+    if (sparse) cost.nonzeros = args.nonzeros;
     s.meta()->add(s, cost);
     // Steps before and after those with masks multiply all.
-    if (skips_zeros(a.dtype, m, n, args, tf32))
-      s.meta()->need_panels(sparse_pack_bytes(args.trans_a ? m : n, k));
+    if (sparse) s.meta()->need_panels(sparse_pack_bytes(args.trans_a ? m : n, k));
     if (packs(a.dtype) && !few_rows(a, m, args, tf32))
       s.meta()->need_panels(packed_bytes(m, n, k, a.dtype, out.dtype));
     place_matmul(s, out, a, args.trans_a, b, args.trans_b, args.accumulate);

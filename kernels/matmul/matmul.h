@@ -16,6 +16,7 @@ struct MatmulArgs {
   bool sparse_b = false;
   /// The same for `a`, if only `a` is transposed and without bias: a weight gradient dy^T x with zeros in dy.
   bool sparse_a = false;
+  double nonzeros = 0.5;  ///< share of nonzeros of the sparse operand: a plan prices by it
 };
 
 /// out = op(a) op(b) [+ bias] [+ out], op(x) = x or x^T. 2 m n k FLOPs. op(a): (m, k), op(b): (k, n), out:

@@ -54,6 +54,7 @@ MetaTrace::Price MetaTrace::price(const OpCost& op, bool stolen) {
                      op.m,
                      op.n,
                      op.k,
+                     op.nonzeros,
                      op.group_size,
                      op.cls,
                      op.dtype};
@@ -84,7 +85,7 @@ void MetaTrace::add(Stream& stream, const OpCost& given) {
   if (keeps_)
     entries_.push_back({op.name, layer_, interned(stream.name()), op.collective, interned(op.axis),
                         stream.clock, price.seconds, op.flops, op.bytes, op.wire_bytes, op.network_bytes,
-                        op.cls, op.axes, op.role});
+                        op.cls, op.axes, op.role, op.nonzeros});
   if (model_work_) model_flops_ += op.model_flops;
   stream.clock += price.seconds;
   if (steals) compute_->clock += price.stolen;

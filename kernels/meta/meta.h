@@ -82,6 +82,7 @@ struct OpCost {
   double recomputed_flops = 0;
   double bytes = 0;             ///< bytes read and written, each once
   int64_t m = 0, n = 0, k = 0;  ///< matmul only: rows, columns, contraction
+  double nonzeros = 1;          ///< matmul that skips zeros: share of nonzeros of its sparse operand
   std::string_view collective;  ///< "all_reduce", ...; collectives only
   std::string_view axis;        ///< mesh axes that the group spans and that have more than one rank
   AxisSet axes;                 ///< axes of the group
@@ -111,6 +112,7 @@ struct TraceEntry {
   OpClass cls = OpClass::elementwise;
   AxisSet axes;  ///< axes of a collective's group
   OpRole role = OpRole::other;
+  double nonzeros = 1;  ///< OpCost's
 };
 
 class MetaTrace {
@@ -162,6 +164,7 @@ class MetaTrace {
     const std::vector<int>* ranks;
     double flops, recomputed_flops, bytes, wire_bytes, network_bytes, received_bytes;
     int64_t m, n, k;
+    double nonzeros;
     int group_size;
     OpClass cls;
     DType dtype;

@@ -35,6 +35,7 @@ void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArg
   if (!step.fp8 || slot_ < 0) {
     MatmulArgs with = args;
     with.sparse_b = !args.trans_a && step.params.skips_zeros(weight_, parts_);
+    if (with.sparse_b) with.nonzeros = step.params.kept_share();
     return matmul(step.compute, out, a, b, with);
   }
   // x W^T, dy W, dy^T x

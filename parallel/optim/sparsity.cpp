@@ -15,6 +15,18 @@ int64_t SparsitySettings::tail_begin() const {
   return train_steps - std::llround(dense_tail * static_cast<double>(train_steps)) + 1;
 }
 
+int64_t SparsitySettings::sparse_steps() const {
+  if (!on()) return 0;
+  const int64_t first = moves() ? at_step : at_step + 1;
+  const int64_t last = moves() ? std::min(train_steps, tail_begin() - 1) : train_steps;
+  return std::max<int64_t>(0, last - first + 1);
+}
+
+double SparsitySettings::kept_share() const {
+  const SparsePattern p = sparse_pattern(*this, 0);
+  return p.kept / static_cast<double>(p.group);
+}
+
 std::optional<SparsePattern> parse_pattern(std::string_view text) {
   SparsePattern p;
   const char* const end = text.data() + text.size();

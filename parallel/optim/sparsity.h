@@ -39,6 +39,14 @@ struct SparsitySettings {
   int64_t tail_begin() const;
   /// True in updates with masks that move.
   bool masks(int64_t step) const { return moves() && step >= at_step && step < tail_begin(); }
+  /// True in updates whose weights have zeros.
+  bool sparse_in(int64_t step) const { return moves() ? masks(step) : on() && step > at_step; }
+  /// Number of such updates among the first `train_steps`.
+  int64_t sparse_steps() const;
+  /// True if at least half of the updates are such.
+  bool mostly_sparse() const { return on() && 2 * sparse_steps() >= train_steps; }
+  /// Share of the elements of a sparse matrix that stay, from the pattern.
+  double kept_share() const;
   /// True in updates that begin with new masks.
   bool renews(int64_t step) const { return masks(step) && (step - at_step) % mask_interval == 0; }
 };

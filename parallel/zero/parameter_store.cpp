@@ -215,6 +215,7 @@ Nf4Matrix ParameterStore::nf4(int id, int n) const { return weights_->nf4_view(i
 bool ParameterStore::skips_zeros(int id, int n) const {
   return training_ && training_->sparse.skips_zeros(id, n);
 }
+double ParameterStore::kept_share() const { return training_ ? training_->sparse.kept_share() : 1; }
 bool ParameterStore::prunes_gradient(int id) const {
   return training_ && training_->sparse.prunes_gradient(id);
 }

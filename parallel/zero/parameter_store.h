@@ -96,6 +96,8 @@ class ParameterStore {
   Nf4Matrix nf4(int id, int n = 1) const;
   /// True if matmuls of this step skip the zeros of `n` parameters of a unit (SparsitySettings::skip_zeros).
   bool skips_zeros(int id, int n = 1) const;
+  /// Share of nonzeros of a sparse matrix (SparsitySettings::kept_share).
+  double kept_share() const;
   /// True if weight gradients of this step have a sparse output gradient
   /// (SparsitySettings::gradient_estimator).
   bool prunes_gradient(int id) const;

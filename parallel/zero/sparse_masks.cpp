@@ -102,10 +102,8 @@ void SparseMasks::mask_gradients() {
 }
 
 bool SparseMasks::masked(int id) const {
-  const SparsitySettings& s = rules_.optimizer.sparsity;
   if (!sparse_[static_cast<size_t>(id)]) return false;
-  if (c_.meta()) return true;
-  return s.moves() ? s.masks(rules_.step) : rules_.step > s.at_step;
+  return c_.meta() || rules_.optimizer.sparsity.sparse_in(rules_.step);
 }
 
 bool SparseMasks::prunes_gradient(int id) const {
@@ -118,6 +116,8 @@ bool SparseMasks::skips_zeros(int id, int n) const {
     if (!masked(i)) return false;
   return true;
 }
+
+double SparseMasks::kept_share() const { return rules_.optimizer.sparsity.kept_share(); }
 
 void SparseMasks::renew() {
   const SparsitySettings& s = rules_.optimizer.sparsity;

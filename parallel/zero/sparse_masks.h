@@ -29,6 +29,8 @@ class SparseMasks {
   bool prunes_gradient(int id) const;
   /// True if the weights of this step have the zeros of `n` parameters from `id` on, and matmuls skip them.
   bool skips_zeros(int id, int n) const;
+  /// Share of the elements of a sparse matrix that are not zero in steps with zeros.
+  double kept_share() const;
 
   // ---- masks that move ----
   /// Chooses masks of the step's weights, or removes them at the dense tail, before weights are gathered and

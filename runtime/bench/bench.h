@@ -45,6 +45,11 @@ void bench_disk(MachineProfile& profile, const std::string& folder);
 /// Measures the rate at which this thread's cores read and write memory in AdamW, for updates on the host.
 void bench_host_memory(MachineProfile& profile, int64_t elements = int64_t{1} << 26);
 
+/// Measures MachineProfile::sparse_matmul_speedup on one thread: y = x W^T, dx = dy W and dW = dy^T x, each
+/// beside the dense matmul of the same values, with `size` channels and half as many rows. Matmuls of the
+/// default take a millisecond, which other work on the machine seldom interrupts.
+void bench_sparse_matmul(MachineProfile& profile, int64_t size = 512);
+
 /// Times collectives. Called on each rank of a job; returns the samples on every rank.
 std::vector<CollectiveSample> bench_collectives(Job& job);
 

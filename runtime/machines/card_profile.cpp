@@ -54,6 +54,7 @@ MachineProfile profile_of_device(const DeviceHandle& handle) {
     p.host_memory_bytes_per_second = f.value;
     p.host_memory_source = figure_source_name(f.source);
   }
+  p.sparse_matmul_speedup = d.matmul.sparse_speedup.value;
   if (d.cpu) {
     p.cores = static_cast<int>(d.cards_a_node);
     for (int threads = 1; threads <= p.cores; threads *= 2) p.ranks.push_back(rank_of_cpu(d, threads));

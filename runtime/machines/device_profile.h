@@ -39,7 +39,8 @@ struct MatmulRates {
   Figure sustained;                    ///< share of the peak reached by large matmuls of random data
   Figure units;                        ///< units that compute a tile each (SMs); not given: a roofline
   std::vector<MatmulTile> tiles;
-  Figure tile_fill;  ///< overhead of a tile, in elements of the contraction
+  Figure tile_fill;       ///< overhead of a tile, in elements of the contraction
+  Figure sparse_speedup;  ///< CPU: MachineProfile::sparse_matmul_speedup
 };
 
 struct AttentionRates {

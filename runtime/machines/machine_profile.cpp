@@ -110,7 +110,12 @@ double ProfileCost::seconds(const OpCost& op) const {
     if (it == rank_.ops.end()) return 0;
   }
   const double rate = nearest_rate(it->second, op, by_flops);
-  return rate > 0 ? work / rate * crowding_ : 0;
+  return rate > 0 ? work / rate * crowding_ / speedup(op) : 0;
+}
+
+double ProfileCost::speedup(const OpCost& op) const {
+  const double with_half = profile_.sparse_matmul_speedup;
+  return zeros_ && op.nonzeros < 1 && with_half > 0 ? sparse_speedup(with_half, op.nonzeros) : 1;
 }
 
 /// Network time. All ranks of a host take part in the same collective at once and share its network, unless
@@ -349,6 +354,9 @@ MachineProfile load_profile(const std::string& path) {
       p.host_memory_bytes_per_second = read.number(*host, "host_memory_bytes_per_second", 1, 1e15);
       p.host_memory_source = kMeasured;
     }
+    if (const auto sparse = j.find("sparse_matmul_speedup"); sparse != j.end())
+      p.sparse_matmul_speedup =
+          read.number(*sparse, "sparse_matmul_speedup", kLeastSparseSpeedup, kMostSparseSpeedup);
     return p;
   } catch (const json::exception& e) {
     std::string what = e.what();  // "[json.exception.out_of_range.403] key 'format' not found"
@@ -378,6 +386,7 @@ void save_profile(const MachineProfile& p, const std::string& path) {
                  {"link_bytes_per_second", p.link_bytes_per_second},
                  {"link_seconds", p.link_seconds}};
   if (p.host_memory_source == kMeasured) j["host_memory_bytes_per_second"] = p.host_memory_bytes_per_second;
+  if (p.sparse_matmul_speedup > 0) j["sparse_matmul_speedup"] = p.sparse_matmul_speedup;
   j["collectives"] = json::array();
   for (const CollectiveSample& s : p.collectives)
     j["collectives"].push_back({{"op", s.op},

@@ -93,6 +93,9 @@ struct MachineProfile {
   /// Rate at which a node's cores read and write its memory, which its ranks share, and the source of it.
   double host_memory_bytes_per_second = 100e9;
   std::string host_memory_source = "assumed";
+  /// Speed of an fp32 matmul on the CPU that skips the zeros of a 2:4 sparse operand, over the dense one; 0:
+  /// not measured, priced as dense.
+  double sparse_matmul_speedup = 0;
   std::string transport;             ///< transport of the measurements ("shm", "gloo"); empty: unknown
   int64_t process_bytes = 48 << 20;  ///< resident memory of a rank without its arena
   /// Assumed imbalance of routing: rows of each rank's experts relative to even routing
@@ -115,17 +118,29 @@ struct MachineProfile {
   }
 };
 
+/// Range of sparse_matmul_speedup in files.
+inline constexpr double kLeastSparseSpeedup = 0.1, kMostSparseSpeedup = 100;
+/// Speed of a matmul that skips zeros over the dense one, by the share of nonzeros and the speed with half of
+/// the values. The time is proportional to the share plus 1/8: the search for nonzeros, packing and storing
+/// take as long as an eighth of the multiply-adds (docs/optimizers.md#sparse-matmuls).
+inline double sparse_speedup(double with_half, double nonzeros) {
+  constexpr double kOverhead = 0.125;
+  return with_half * (0.5 + kOverhead) / (nonzeros + kOverhead);
+}
+
 /// Prices ops from the samples of similar size.
 class ProfileCost final : public CostModel {
  public:
   /// Prices for a rank with `threads` threads. `cores_full`: ranks times threads is at least the number of
   /// cores, so collectives compete with compute. `ranks_on_host`: ranks that share a host's network and disk.
+  /// `zeros`: weights have the zeros that matmuls may skip; false prices steps before and after such ones.
   ProfileCost(const MachineProfile& profile, int threads, bool cores_full, int ranks_on_host = 1,
-              int world = 0)
+              int world = 0, bool zeros = true)
       : profile_(profile),
         rank_(profile.for_threads(threads)),
         cores_full_(cores_full),
         ranks_on_host_(ranks_on_host),
+        zeros_(zeros),
         crowding_(std::max(1.0, static_cast<double>(ranks_on_host) * threads / profile.cores)) {
     if (profile.device && profile.device_bytes > 0 && !profile.levels.empty() && profile.collectives.empty())
       device_.emplace(*profile.device, levels_of(profile.levels, ranks_on_host, world));
@@ -141,11 +156,14 @@ class ProfileCost final : public CostModel {
 
  private:
   double network_seconds(const OpCost& op) const;
+  /// Speed of the op over that of the sample without zeros.
+  double speedup(const OpCost& op) const;
   double collective_seconds(const OpCost& op, double CollectiveSample::*what) const;
   const MachineProfile& profile_;
   const RankProfile& rank_;
   bool cores_full_;
   int ranks_on_host_;
+  bool zeros_;
   std::optional<DeviceCost> device_;
   double crowding_;  ///< threads of the host's ranks per core, by which each is slowed down
 };

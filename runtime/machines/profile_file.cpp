@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <algorithm>
 
+#include "runtime/machines/machine_profile.h"
+
 namespace ltrain {
 namespace {
 
@@ -10,7 +12,7 @@ using recipe::Node;
 
 const std::vector<std::string> kTypes{"bf16", "f16", "f32", "f64", "fp8", "tf32"};
 
-MatmulRates read_matmul(CheckedMap m) {
+MatmulRates read_matmul(CheckedMap m, bool cpu) {
   MatmulRates r;
   CheckedMap peak = m.map("peak");
   for (const std::string& type : peak.keys()) {
@@ -24,6 +26,8 @@ MatmulRates read_matmul(CheckedMap m) {
   r.sustained = m.figure("sustained", 0.01, 1);
   r.units = m.figure("units", 1, 1e6, false);
   r.tile_fill = m.figure("tile_fill", 0, 1e6, false);
+  if (m.has("sparse_speedup") && !cpu) m.wrong("sparse_speedup", "is for kind: cpu; leave it out");
+  r.sparse_speedup = m.figure("sparse_speedup", kLeastSparseSpeedup, kMostSparseSpeedup, false);
   for (const std::vector<double>& row : m.rows("tiles", 3)) {
     if (row[0] < 1 || row[1] < 1 || row[2] > 1) {
       m.wrong("tiles", "must be rows of [rows, columns, share], the share at most 1");
@@ -110,7 +114,7 @@ DeviceProfile parse_device_profile(const std::string& text, const std::string& n
         p.memory_sustained = memory.figure("sustained", 0.01, 1);
         p.half_access_bytes = memory.figure("half_access_bytes", 0, 1e12, false);
         memory.finish();
-        p.matmul = read_matmul(m.map("matmul"));
+        p.matmul = read_matmul(m.map("matmul"), p.cpu);
         CheckedMap attention = m.map("attention");
         p.attention = read_attention(attention);
         p.launch_seconds = m.figure("launch_seconds", 0, 1);

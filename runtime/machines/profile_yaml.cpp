@@ -81,6 +81,7 @@ std::string device_profile_yaml(const DeviceProfile& d) {
   w.figure(2, "sustained", d.matmul.sustained);
   w.figure(2, "units", d.matmul.units);
   w.figure(2, "tile_fill", d.matmul.tile_fill);
+  w.figure(2, "sparse_speedup", d.matmul.sparse_speedup);
   std::string tiles;
   for (const MatmulTile& t : d.matmul.tiles)
     tiles += fmt::format("{}[{}, {}, {}]", tiles.empty() ? "" : ", ", t.rows, t.columns, t.share);

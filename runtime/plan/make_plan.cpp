@@ -458,6 +458,7 @@ Plan plan_of(const Recipe& recipe, const MachineProfile& profile, std::vector<in
     plan.ranks[i] = plan_rank(recipe, profile, pipeline.layout, which[i], plan.threads_per_rank, true, pass);
   });
   plan.placement_ops = plan.ranks.back().placement_ops;
+  if (!sparse.empty()) plan.sparse = sparse_price(plan, recipe, profile.at(which.front(), plan.world));
   if (plan.stages > 0 && plan.world > 1)
     check_same_calls(recipe, profile, pipeline.layout, ranks_to_compare(recipe));
   place_actions(plan.ranks, recipe, profile, pipeline);
@@ -483,6 +484,11 @@ Plan make_plan(const Recipe& recipe, const MachineProfile& profile, std::vector<
   Plan plan = plan_of(recipe, profile, which, pipeline, pass);
   if (plan.stages > 0 || pipeline.layout.update)
     plan.update = planned_update(recipe, profile, pipeline.layout);
+  if (plan.sparse.speedup > 0 && plan.other_sparse_steps() > 0) {
+    const Recipe other = recipe_of_other_steps(recipe);
+    plan.sparse.other_step_seconds =
+        plan_of(other, profile, which, priced_pipeline(other, profile, pipeline.layout), pass).step_seconds();
+  }
   if (plan.stages > 0) plan_sites(plan, recipe, profile);
   if (plan.stages > 0 && !fits(plan)) plan.state_bytes = state_bytes(recipe, profile);
   if (profile.expert_skew <= 1 || recipe.parallel.expert == 1) return plan;

@@ -28,7 +28,7 @@ struct MetaRank {
   MetaRank(const ProgramOptions& options, const Recipe& recipe, const MachineProfile& profile,
            const Mesh& mesh, int threads, int ranks_on_host)
       : cost(profile.at(mesh.rank, mesh.world()), threads, mesh.world() * threads >= profile.cores,
-             ranks_on_host, mesh.world()),
+             ranks_on_host, mesh.world(), options.optimizer.sparsity.mostly_sparse()),
         trace(&cost),
         groups(make_meta_groups(mesh, trace, group_options(options), ranks_on_host)),
         compute(make_meta_stream("compute", trace)),

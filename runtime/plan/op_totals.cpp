@@ -48,6 +48,7 @@ void add_ops(RankPlan& plan, const MetaTrace& trace, size_t count) {
       c.seconds += all * e.seconds;
     }
     add_states_moved(plan, e);
+    plan.skips_zeros = plan.skips_zeros || e.nonzeros < 1;
     OpPlan*& at = op_at[e.name.data()];
     if (!at) at = &ops[e.name];
     OpPlan& o = *at;

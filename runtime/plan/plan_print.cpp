@@ -228,6 +228,16 @@ std::string memory_text(const RankPlan& r) {
 
 namespace {
 
+std::string matmuls_text(const SparsePrice& s) {
+  if (!s.skips_zeros) return "bytes stay, and matmuls are dense ones";
+  if (s.speedup > 0)
+    return fmt::format(
+        "bytes stay, and matmuls that skip these zeros are priced at {:.2f} times the dense speed",
+        s.speedup);
+  return "bytes stay; matmuls skip zeros and are priced as dense ones (the profile has no "
+         "sparse_matmul_speedup, which `ltrain bench` measures)";
+}
+
 std::string sparse_line(const Plan& p, const SparsitySettings& s) {
   const SparsePattern pattern = sparse_pattern(s, 0);
   const int zeros = pattern.group - pattern.kept;
@@ -239,8 +249,8 @@ std::string sparse_line(const Plan& p, const SparsitySettings& s) {
           : fmt::format("{} of them masked from update {}{}, with new masks every {} updates", share,
                         p.sparse_from, s.dense_tail > 0 ? fmt::format(" to {}", s.tail_begin() - 1) : " on",
                         s.mask_interval);
-  return fmt::format("{} sparse: {} parameters, {}; bytes stay, and matmuls are priced as dense ones\n\n",
-                     pattern_text(s), format_count(static_cast<double>(p.sparse_parameters)), moving);
+  return fmt::format("{} sparse: {} parameters, {}; {}\n\n", pattern_text(s),
+                     format_count(static_cast<double>(p.sparse_parameters)), moving, matmuls_text(p.sparse));
 }
 
 std::string head_text(const Plan& p, const Recipe& recipe) {
@@ -349,6 +359,10 @@ std::string step_part(const Plan& p, const Recipe& recipe, const RankPlan& r) {
     exposed += fmt::format("{}{} {:.1f}", exposed.empty() ? ": " : ", ", axis, s * 1e3);
   out += fmt::format("  {:<28}{:>12.1f} ms ({:.1f} ms of it exposed communication{})\n", "step time",
                      seconds * 1e3, r.exposed_comm_seconds() * 1e3, exposed);
+  if (p.sparse.other_step_seconds > 0)
+    out += fmt::format("  {:<28}{:>12.1f} ms in {} of {} steps\n",
+                       p.sparse.usual ? "step without zeros" : "step with zeros",
+                       p.sparse.other_step_seconds * 1e3, p.other_sparse_steps(), p.train_steps);
   out += sites_text(p);
   if (!r.frozen_model.empty())
     out += fmt::format("  {:<28}{:>12.1f} ms of the step time\n", r.frozen_model + "'s forward",
@@ -460,6 +474,10 @@ static void add_times(ordered_json& j, const Plan& p) {
     j["pipeline_chunks"] = p.pipeline_chunks;
     j["bubble_share"] = p.bubble_share;
   }
+  if (const double other = p.sparse.other_step_seconds; other > 0) {
+    j["sparse_step_seconds"] = p.sparse.usual ? p.step_seconds() : other;
+    j["dense_step_seconds"] = p.sparse.usual ? other : p.step_seconds();
+  }
   j["tokens_per_second"] = p.tokens_per_second();
   j["expert_skew"] = p.expert_skew;
   if (p.even_step_seconds > 0) j["even_step_seconds"] = p.even_step_seconds;
@@ -487,6 +505,9 @@ std::string plan_json(const Plan& p, const RankMap* map) {
   if (p.sparse_parameters > 0) {
     j["sparse_parameters"] = p.sparse_parameters;
     j["sparse_from_step"] = p.sparse_from;
+    j["sparse_steps"] = p.sparse.steps;
+    j["skips_zeros"] = p.sparse.skips_zeros;
+    if (p.sparse.speedup > 0) j["sparse_matmul_speedup"] = p.sparse.speedup;
   }
   if (p.quantized_parameters > 0) j["quantized_parameters"] = p.quantized_parameters;
   j["tokens_per_step"] = p.tokens_per_step;

@@ -30,6 +30,8 @@ double Plan::total_seconds() const {
     for (const RankPlan& r : ranks) seconds = std::max(seconds, r.others.at(i).seconds);
     sum += seconds * static_cast<double>(kinds.count(i + 1, train_steps));
   }
+  if (sparse.other_step_seconds > 0)
+    sum += (sparse.other_step_seconds - step_seconds()) * static_cast<double>(other_sparse_steps());
   return sum;
 }
 

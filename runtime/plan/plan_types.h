@@ -38,6 +38,16 @@ struct ExternalMemory {
   DeviceKind where = DeviceKind::cpu;  ///< memory in which it is
 };
 
+/// Steps of a recipe with sparse matrices, and the prices of their matmuls.
+struct SparsePrice {
+  int64_t steps = 0;         ///< steps whose weights have zeros (SparsitySettings::sparse_steps)
+  bool usual = true;         ///< most steps do, and RankPlan::step_seconds is of these
+  bool skips_zeros = false;  ///< their matmuls skip zeros
+  /// Speed of matmuls of such weights over dense ones; 0: unknown, priced as dense.
+  double speedup = 0;
+  double other_step_seconds = 0;  ///< a step of the other kind; 0: none, or the same price
+};
+
 struct RankPlan {
   int rank = 0;
   MemoryUse arena;  ///< peak over the train and eval steps
@@ -53,6 +63,7 @@ struct RankPlan {
   std::vector<CollectivePlan> collectives;            ///< collectives of a train step
   std::set<FigureUse> figures;                        ///< figures of a card's profile used for times
   std::vector<OpPlan> ops;                            ///< ops of a train step, longest first
+  bool skips_zeros = false;                           ///< matmuls of weights with zeros skip them
   /// Model FLOPs of a train step on this rank (OpCost::model_flops).
   double model_flops = 0;
   double step_seconds = 0;
@@ -129,6 +140,7 @@ struct Plan {
   int64_t parameters = 0;
   /// Parameters in sparse matrices, and the step from which they are sparse.
   int64_t sparse_parameters = 0, sparse_from = 0;
+  SparsePrice sparse;
   int64_t quantized_parameters = 0;  ///< parameters in quantized matrices
   int64_t tokens_per_step = 0, accumulation = 1;
   int64_t train_steps = 0;
@@ -182,7 +194,9 @@ struct Plan {
   /// Returns whether peak_flops is a card's figure or was measured. Otherwise MFU would be relative to a
   /// guess, and is not shown.
   bool peak_known() const { return profile_measured || profile_built_in; }
-  double model_flops() const;     ///< total of all ranks in a step
+  double model_flops() const;  ///< total of all ranks in a step
+  /// Steps of the kind of which SparsePrice::other_step_seconds is.
+  int64_t other_sparse_steps() const { return sparse.usual ? train_steps - sparse.steps : sparse.steps; }
   double total_seconds() const;   ///< all steps and evaluations of the slowest rank
   int64_t network_bytes() const;  ///< bytes that the first rank sends to other hosts in a step
   double tokens_per_second() const { return step_seconds() > 0 ? tokens_per_step / step_seconds() : 0; }

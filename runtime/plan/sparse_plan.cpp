@@ -55,6 +55,28 @@ std::map<std::string, Shape> sparse_matrices(const Recipe& r) {
   return found;
 }
 
+SparsePrice sparse_price(const Plan& plan, const Recipe& recipe, const MachineProfile& profile) {
+  const SparsitySettings s = optimizer_settings(recipe).sparsity;
+  SparsePrice price{.steps = s.sparse_steps(), .usual = s.mostly_sparse()};
+  for (const RankPlan& r : plan.ranks) price.skips_zeros = price.skips_zeros || r.skips_zeros;
+  if (price.skips_zeros && profile.sparse_matmul_speedup > 0)
+    price.speedup = sparse_speedup(profile.sparse_matmul_speedup, s.kept_share());
+  return price;
+}
+
+Recipe recipe_of_other_steps(const Recipe& recipe) {
+  Recipe other = recipe;
+  SparsitySettings& s = other.sparsity;
+  if (optimizer_settings(recipe).sparsity.mostly_sparse()) {
+    s.at_step = recipe.train.train_steps + 1;
+    s.gradient_estimator = GradientEstimator::none;
+  } else {
+    s.at_step = 1;
+    s.dense_tail = 0;
+  }
+  return other;
+}
+
 std::string dense_group(const std::vector<double>& w, const Shape& shape, const SparsitySettings& settings) {
   const SparsePattern p = sparse_pattern(settings, shape[1]);
   const int64_t rows = shape[0], cols = shape[1];

@@ -1,7 +1,7 @@
 // f32 matmuls that skip zeros beside the same matmuls of all numbers, in turn, as JSON: y = x W^T and dx = dy
-// W, W (n, k) with `kept` other values in each `group`, and dW = dy^T x, dy (m, n) with two zeros in each four
-// rows of a column. "prune" are the seconds of making such a dy.
-// sparse_speed [m n k [rounds [threads [kept group]]]], 2 of 4 unless given.
+// W, W (n, k) with `kept` other values in each `group`, and dW = dy^T x, dy (m, n) with two zeros in each
+// four rows of a column. "prune" are the seconds of making such a dy. sparse_speed [m n k [rounds [threads
+// [kept group]]]], 2 of 4 unless given.
 #include <omp.h>
 
 #include <algorithm>
@@ -64,9 +64,10 @@ int main(int argc, char** argv) {
   const int64_t m = argument(1, 1024), n = argument(2, 2048), k = argument(3, 2048), rounds = argument(4, 10);
   const int64_t kept = argument(6, 2), group = argument(7, 4);
   if (m < 4 || n < 1 || k < 4 || m % 4 != 0 || rounds < 1 || kept < 1 || kept > group || k % group != 0) {
-    std::fprintf(stderr,
-                 "sparse_speed: expected m of a multiple of 4, k of a multiple of group, kept from 1 to group, "
-                 "and n and rounds of at least 1\n");
+    std::fprintf(
+        stderr,
+        "sparse_speed: expected m of a multiple of 4, k of a multiple of group, kept from 1 to group, "
+        "and n and rounds of at least 1\n");
     return 64;
   }
   omp_set_num_threads(static_cast<int>(argument(5, 1)));

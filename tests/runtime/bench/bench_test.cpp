@@ -1,6 +1,7 @@
 // Timings of `ltrain bench` beside full models, and their use in plans.
 #include "runtime/bench/bench.h"
 
+#include <omp.h>
 #include <catch2/catch.hpp>
 
 #include "parallel/mesh/mesh.h"
@@ -57,6 +58,17 @@ TEST_CASE("blocks of attention are timed at each size, and priced by that", "[pl
   }
   CHECK(timed.ops.size() == 4);
   CHECK(timed.peak_flops.empty());  // MFU is of matmuls
+}
+
+TEST_CASE("sparse matmuls are timed beside dense ones, on one thread", "[plan]") {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(3);
+  MachineProfile p;
+  bench_sparse_matmul(p, 128);
+  CHECK(p.sparse_matmul_speedup > kLeastSparseSpeedup);
+  CHECK(p.sparse_matmul_speedup < 10);
+  CHECK(omp_get_max_threads() == 3);
+  omp_set_num_threads(threads);
 }
 
 TEST_CASE("a plan prices attention under context parallelism as attention, not as a matmul", "[plan]") {

@@ -242,6 +242,20 @@ TEST_CASE("profile files are checked: place, key, value, rule, what would work",
              Contains("overlap: duplicate key"));
   CHECK_THAT(said("cards: 8", "cards: 8.5"),
              Contains("node.cards = 8.5: must be a whole number; nearest valid value: 8"));
+  const std::string sparse = "sparse_speedup: {value: 1.4, source: assumed}\n  sustained: {";
+  CHECK_THAT(
+      said("  sustained: {value: 0.803", "  " + sparse + "value: 0.803"),
+      Contains("matmul.sparse_speedup = {value: 1.4, source: assumed}: is for kind: cpu; leave it out"));
+  const std::string cpu = embedded("devices/cpu-16.yaml");
+  CHECK(profile_of_device(find_builtin_device("cpu-16")).sparse_matmul_speedup == 1.4);
+  CHECK(profile_of_device(find_builtin_device("h100")).sparse_matmul_speedup == 0);
+  for (const char* value : {"0", "-1", "101", "1e999", ".nan", "fast"}) {
+    INFO(value);
+    const std::string text =
+        replaced(cpu, "sparse_speedup: {value: 1.40", std::string("sparse_speedup: {value: ") + value);
+    CHECK_THAT(refusal([&] { parse_device_profile(text, "cpu.yaml"); }),
+               Contains("matmul.sparse_speedup.value = "));
+  }
   for (const char* text : {"", "[]", "7", "\xff\xfe", "format: ltrain.device.v1", "{"})
     CHECK(refusal([&] { parse_device_profile(text, "card.yaml"); }) != "accepted");
   const std::string network = embedded("networks/roce-8x400g.yaml");

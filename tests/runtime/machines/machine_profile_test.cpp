@@ -76,6 +76,11 @@ TEST_CASE("a profile is read back as it was written", "[plan]") {
          q.collectives[1].cpu_seconds == 5e-4));
   save_profile(q, folder.path + "/again.json");
   CHECK(read_file(folder.path + "/again.json") == read_file(path));
+  CHECK(q.sparse_matmul_speedup == 0);  // older files have none
+  MachineProfile sparse = p;
+  sparse.sparse_matmul_speedup = 1.4375;
+  save_profile(sparse, path);
+  CHECK(load_profile(path).sparse_matmul_speedup == 1.4375);
 }
 
 TEST_CASE("what is no profile is refused with its path, the value and the way out", "[plan]") {
@@ -103,6 +108,10 @@ TEST_CASE("what is no profile is refused with its path, the value and the way ou
   CHECK_THAT(refusal([](json& j) { j["cores"] = 1.5; }), Contains("cores is 1.5, must be a whole number"));
   CHECK_THAT(refusal([](json& j) { j["cores"] = "2"; }), Contains("cores is \"2\""));
   CHECK_THAT(refusal([](json& j) { j["process_bytes"] = -1; }), Contains("process_bytes is -1"));
+  for (const json& value :
+       {json(0), json(-1.4), json(100.5), json(1e300), json("1.4"), json(nullptr), json(true)})
+    CHECK_THAT(refusal([&](json& j) { j["sparse_matmul_speedup"] = value; }),
+               Contains("sparse_matmul_speedup is " + value.dump() + ", must be a number from 0.1 to 100"));
   CHECK_THAT(refusal([](json& j) { j["ranks"] = json::array(); }), Contains("no rank timings"));
   CHECK_THAT(refusal([](json& j) { j["ranks"][0]["threads"] = -3; }), Contains("threads is -3"));
   CHECK_THAT(refusal([](json& j) { j["ranks"][1]["peak_flops"]["f32"] = -1e9; }),
@@ -258,6 +267,14 @@ TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere",
         Approx(0.1).epsilon(1e-3));
   CHECK(one.seconds(cost("empty", OpClass::elementwise, 0, 0)) == 0);
   CHECK(p.for_threads(3).threads == 4);
+  // A matmul that skips zeros has its own speed over the dense one, if it was measured.
+  OpCost sparse = cost("matmul_nt_sparse", OpClass::matmul, 1e4, 2e9, 1000, 1000, 1000);
+  sparse.nonzeros = 0.5;
+  CHECK(one.seconds(sparse) == Approx(0.1).epsilon(1e-3));
+  MachineProfile skips = p;
+  skips.sparse_matmul_speedup = 1.6;
+  CHECK(ProfileCost(skips, 1, false).seconds(sparse) == Approx(0.1 / 1.6).epsilon(1e-3));
+  CHECK(ProfileCost(skips, 1, false, 1, 0, false).seconds(sparse) == Approx(0.1).epsilon(1e-3));
 
   // Files have rates of their own, which ranks of a host share.
   MachineProfile disk = p;

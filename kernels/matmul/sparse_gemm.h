@@ -9,6 +9,8 @@ namespace ltrain {
 inline constexpr int64_t kSparseRows = 128, kSparseCols = 1024, kSparseDepth = 64;
 /// Fewest rows of a for which skipping zeros pays for finding them.
 inline constexpr int64_t kFewestSparseRows = 128;
+/// Share of nonzeros from which on it does not pay (docs/optimizers.md#sparse-matmuls).
+inline constexpr double kDenseShare = 0.75;
 
 /// Bytes that a thread holds for a matmul (m, n, k) that skips zeros of b: rows of a, nonzeros of b with
 /// their offsets, and sums. The sizes do not depend on the zeros.

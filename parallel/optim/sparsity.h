@@ -31,7 +31,7 @@ struct SparsitySettings {
   double dense_tail = 0;        ///< share of the updates, the last ones, without masks
   GradientEstimator gradient_estimator = GradientEstimator::none;  ///< in updates with sparse weights
   int64_t train_steps = 0;  ///< updates of the run, from train.train_steps
-  bool skip_zeros = false;  ///< matmuls skip zeros of weights (MatmulArgs::sparse_b); true on the CPU
+  bool skip_zeros = false;  ///< matmuls skip zeros of weights (MatmulArgs::sparse_b)
 
   bool on() const { return !match.empty(); }
   bool moves() const { return on() && mask_interval > 0; }

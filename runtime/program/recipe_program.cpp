@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/printable.h"
+#include "kernels/matmul/sparse_gemm.h"
 #include "models/moe/expert_adapters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/schedule_csv.h"
@@ -156,7 +157,7 @@ OptimizerSettings optimizer_settings(const Recipe& r) {
   o.trained = r.model.lora.trained();
   o.sparsity = r.sparsity;
   o.sparsity.train_steps = r.train.train_steps;
-  o.sparsity.skip_zeros = device_of(r) == DeviceKind::cpu;
+  o.sparsity.skip_zeros = device_of(r) == DeviceKind::cpu && o.sparsity.kept_share() < kDenseShare;
   o.diloco = r.diloco;
   o.quantization = r.quantization;
   return o;

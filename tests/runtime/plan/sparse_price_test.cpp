@@ -70,6 +70,8 @@ TEST_CASE("a plan prices matmuls that skip zeros by the profile's speedup, and n
   // Nothing skips zeros in matmuls of few rows, in other precisions, and without sparsity.
   check_factors(sparse_recipe({}, 64), {});
   check_factors(sparse_recipe({"precision=bf16"}), {});
+  check_factors(sparse_recipe({"sparsity.pattern=3:4"}), {});
+  check_factors(sparse_recipe({"sparsity.pattern=7:8"}), {});
   check_factors(sparse_recipe({"sparsity.match=[]"}), {});
   // The step gains what its matmuls do.
   const Recipe r = sparse_recipe();

@@ -3,13 +3,13 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/device_option.h"
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "base/bytes_text.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"

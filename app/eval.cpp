@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/commands.h"
@@ -14,6 +13,7 @@
 #include "app/print_notes.h"
 #include "app/progress_line.h"
 #include "app/text_begin_option.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/data/indexed_dataset.h"

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/device_option.h"
@@ -12,6 +11,7 @@
 #include "app/precision_option.h"
 #include "app/print_notes.h"
 #include "app/text_begin_option.h"
+#include "base/json/json.h"
 #include "runtime/generate/session.h"
 #include "runtime/generate/stop_text.h"
 

@@ -1,7 +1,6 @@
 // ltrain export, ltrain import: conversion to and from Hugging Face models.
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/from_ignore_option.h"
@@ -9,6 +8,7 @@
 #include "app/progress_line.h"
 #include "base/bytes_text.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/weights/import.h"
 

@@ -1,10 +1,10 @@
 #include "app/cluster/kube_manifest.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/exit_codes.h"
+#include "base/json/json.h"
 
 namespace ltrain::app {
 namespace {

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/data/data_inspect.h"
@@ -20,6 +19,7 @@
 #include "app/progress_line.h"
 #include "app/tokenizer_option.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/check/tokenized_sources.h"
 #include "runtime/data/build.h"
 #include "runtime/recipe/schema/fields_value.h"

@@ -1,8 +1,8 @@
 // ltrain data inspect.
 #pragma once
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "runtime/data/indexed_dataset.h"
 
 namespace ltrain::app {

@@ -2,10 +2,10 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/check/ledger_check.h"

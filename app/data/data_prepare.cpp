@@ -2,11 +2,11 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/make_token_files.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/data/indexed_dataset.h"

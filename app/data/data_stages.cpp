@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/make_token_files.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/check/changed_stages.h"
 #include "runtime/check/data_sources.h"

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/check/check_job.h"
 #include "runtime/check/data_reads.h"

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "app/data/shown_lengths.h"
 #include "app/print_notes.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 
 namespace ltrain::app {

@@ -1,10 +1,10 @@
 // Lengths of documents as a histogram, and token ids beside their text.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json/json.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/tokenizer/tokenizer.h"
 

@@ -2,10 +2,10 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/tokenizer_option.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/files/strict_json.h"
 

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/machine/bench_links.h"
+#include "base/json/json.h"
 #include "kernels/tensor/device.h"
 #include "runtime/bench/bench.h"
 #include "runtime/data/build.h"

@@ -22,13 +22,13 @@
 #include <gloo/config.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <xxhash.h>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/load_with_notes.h"
 #include "app/machine/doctor_libraries.h"
 #include "base/cpu_isa.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "kernels/attention/attention_choice.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/storage/io_ring.h"

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/machines/builtin_profiles.h"
 #include "runtime/machines/device_cost.h"
 #include "runtime/machines/machine_profile.h"

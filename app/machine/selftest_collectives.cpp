@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "app/commands.h"
+#include "base/json/json.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/supervisor/supervisor.h"
 

@@ -1,9 +1,10 @@
 // Keys of a Hugging Face config.json and their use in ltrain, one table for each family. A key without a row
 // may change the model's function, and is an error.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "base/json/json.h"
 
 namespace ltrain {
 

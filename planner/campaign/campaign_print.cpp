@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json/json.h"
 #include "planner/campaign/campaign.h"
 #include "planner/campaign/campaign_simulation.h"
 #include "runtime/plan/checkpoint_size.h"

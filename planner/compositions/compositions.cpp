@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/check/check_job.h"
 #include "runtime/recipe/schema/schema.h"
 

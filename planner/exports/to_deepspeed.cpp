@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "planner/exports/trainers.h"
 #include "runtime/recipe/schema/schema.h"
 

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "planner/exports/trainers.h"
 #include "runtime/recipe/schema/schema.h"
 

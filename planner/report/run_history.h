@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/json/json.h"
 
 namespace ltrain {
 

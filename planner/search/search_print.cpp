@@ -1,8 +1,8 @@
 // Output of a search for people and for programs.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes_text.h"
+#include "base/json/json.h"
 #include "planner/search/search.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/plan_print.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "kernels/tensor/device.h"
 #include "runtime/files/strict_json.h"

@@ -4,9 +4,10 @@
 // answer, content that is not text) throw, and the caller decides between stopping and skipping.
 #pragma once
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "base/json/json.h"
 
 namespace ltrain::chat {
 

@@ -6,11 +6,11 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json/json.h"
 #include "runtime/chat/jinja_session.h"
 
 namespace ltrain::chat {

@@ -2,12 +2,12 @@
 #pragma once
 #include <compare>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <unordered_map>
 #include <variant>
 
+#include "base/json/json.h"
 #include "runtime/chat/jinja_text.h"
 
 namespace ltrain::chat {

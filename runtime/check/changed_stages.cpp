@@ -1,8 +1,7 @@
 #include "runtime/check/changed_stages.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/check/data_sources.h"
 #include "runtime/checkpoint/data_identity.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/files/strict_json.h"

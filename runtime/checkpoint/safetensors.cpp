@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
 #include "base/fault_point.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/files/strict_json.h"
 

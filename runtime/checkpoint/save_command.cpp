@@ -1,9 +1,9 @@
 #include "runtime/checkpoint/save_command.h"
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "base/run_child.h"
 #include "parallel/comm/socket.h"

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/data/input/jsonl.h"
 #include "runtime/data/ordered_pipeline.h"

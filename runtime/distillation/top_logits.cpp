@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/data_identity.h"

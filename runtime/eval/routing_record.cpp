@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/routing/routing_lines.h"
 

@@ -1,7 +1,8 @@
 // Strict parsing of untrusted JSON. Errors of the library are returned as text.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/json/json.h"
 
 namespace ltrain::data {
 

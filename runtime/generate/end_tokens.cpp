@@ -1,9 +1,9 @@
 #include "runtime/generate/end_tokens.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/files/strict_json.h"

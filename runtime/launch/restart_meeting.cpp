@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/deadline.h"
+#include "base/json/json.h"
 #include "base/time_scale.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/control_client.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
+#include "base/json/json.h"
 
 namespace ltrain {
 

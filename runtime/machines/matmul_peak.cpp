@@ -7,9 +7,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/cpu_isa.h"
+#include "base/json/json.h"
 #include "kernels/elementwise/tensor_ops.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/tensor/arena.h"

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 
 namespace ltrain {

@@ -3,9 +3,9 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes_text.h"
+#include "base/json/json.h"
 #include "kernels/tensor/device.h"
 #include "parallel/mesh/mesh.h"
 #include "runtime/plan/memory_limits.h"

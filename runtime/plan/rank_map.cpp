@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "parallel/comm/socket.h"
 #include "runtime/launch/environment/hostlist.h"
 #include "runtime/plan/make_plan.h"

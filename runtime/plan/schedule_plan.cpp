@@ -4,9 +4,9 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "parallel/pipeline/draw.h"
 #include "parallel/pipeline/fill_weights.h"
 #include "parallel/pipeline/schedule_csv.h"

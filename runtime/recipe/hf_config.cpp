@@ -2,10 +2,10 @@
 // known to be harmless (models/families/hf_keys.h).
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "models/families/hf_keys.h"
 #include "runtime/files/strict_json.h"

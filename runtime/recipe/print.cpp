@@ -1,9 +1,9 @@
 // Output generated from the schema: the resolved recipe, the reference page, the help text.
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/recipe/keys_about.h"
 #include "runtime/recipe/schema/schema.h"
 

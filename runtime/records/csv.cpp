@@ -2,10 +2,10 @@
 // contain separators, line ends and doubled quotes. A row with another number of columns is a
 // Record::problem.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/records/fields.h"
 #include "runtime/records/format.h"
 

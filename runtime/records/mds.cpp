@@ -4,10 +4,10 @@
 #include <charconv>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/records/fields.h"
 #include "runtime/records/format.h"

@@ -3,12 +3,12 @@
 // feature has Record::null.
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/files/protobuf.h"
 #include "runtime/records/format.h"

@@ -1,11 +1,11 @@
 // JSON lines of routers' choices, with the keys of Megatron-LM's router trace, or with vLLM's routed_experts.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/json/json.h"
 #include "models/layers/model_config.h"
 
 namespace ltrain {

@@ -1,8 +1,7 @@
 #include "runtime/telemetry/end_command.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/exit_codes.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "base/run_child.h"
 #include "parallel/comm/socket.h"

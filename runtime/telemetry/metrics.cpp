@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/log.h"
 #include "runtime/telemetry/append_file.h"
 #include "runtime/telemetry/expert_images.h"

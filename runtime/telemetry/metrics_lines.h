@@ -2,9 +2,10 @@
 #pragma once
 #include <cstdint>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+
+#include "base/json/json.h"
 
 namespace ltrain {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/telemetry/metrics_lines.h"
 

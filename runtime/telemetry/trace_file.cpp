@@ -1,9 +1,9 @@
 #include "runtime/telemetry/trace_file.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 
 namespace ltrain {
 namespace {

@@ -1,12 +1,13 @@
 // Output of a byte-level BPE tokenizer as tokenizer.json.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/json/json.h"
 
 namespace ltrain::data {
 

@@ -4,11 +4,11 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/log.h"
 #include "parallel/comm/host_collectives.h"
 #include "runtime/files/write_file.h"

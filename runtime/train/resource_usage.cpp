@@ -2,9 +2,9 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes_text.h"
+#include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/files/write_file.h"
 #include "runtime/telemetry/exposed.h"

@@ -2,9 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/limits.h"
 #include "base/printable.h"
 #include "kernels/tensor/timeline.h"

@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "models/families/hf_tensors.h"
 #include "models/moe/expert_adapters.h"

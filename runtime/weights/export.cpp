@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json/json.h"
 #include "models/families/hf_tensors.h"
 #include "models/moe/expert_adapters.h"
 #include "parallel/mesh/groups.h"

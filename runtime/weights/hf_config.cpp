@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "models/attention/rope_angles.h"
 #include "models/families/hf_keys.h"
 #include "runtime/checkpoint/files.h"

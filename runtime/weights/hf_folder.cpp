@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "models/decoder/decoder.h"
 #include "models/moe/moe_layer.h"

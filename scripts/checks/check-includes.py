@@ -14,6 +14,7 @@ BEGIN, END = "<!-- folders: scripts/checks/check-includes.py --write -->\n", "<!
 FOLDERS = {
     "base": "errors, exit codes, printable text, limits, fault points, secrets, child processes, SVG",
     "base/hash": "checksums and hashes: CRC-32C, SHA-256, a mix of 64 bits",
+    "base/json": "nlohmann::json, whose largest templates are instantiated once",
     "kernels/tensor": "tensors, dtypes, streams, the arena, random numbers",
     "kernels/meta": "the device without memory: shapes, cost of each op, the timeline that plans are made of",
     "kernels/cuda": "the GPU: streams, memory, graphs, cuBLASLt, NVML, libraries that are opened at run time",
@@ -84,6 +85,8 @@ ORDER = list(FOLDERS)
 TOP = {folder.split("/")[0] for folder in ORDER}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
 VENDOR = [(re.compile(r"^(cuda|cublas|cudnn|nvtx)"), re.compile(r"_cuda\.")), (re.compile(r"^nccl\."), re.compile(r"_cuda\."))]
+# Headers that one header of the project includes for all others.
+WRAPPED = {"nlohmann/json.hpp": "base/json/json.h"}
 
 
 def folder_of(path):
@@ -116,6 +119,8 @@ def problems(path, text):
         for header, allowed in VENDOR:
             if header.match(target) and not allowed.search(path):
                 yield f"{path}:{number}: {target} may be included in *_cuda.* files only"
+        if target in WRAPPED and path != WRAPPED[target]:
+            yield f"{path}:{number}: expected {WRAPPED[target]} instead of {target}, which takes longer to compile"
 
 
 def table():

@@ -2,8 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/json/json.h"
 
 namespace {
 std::pair<int, std::string> run(const std::string& command) {

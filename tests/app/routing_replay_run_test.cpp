@@ -1,8 +1,8 @@
 // train.router_record and train.router_replay through the program: two processes, other layouts, damaged and
 // missing records.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

@@ -1,7 +1,7 @@
 // Lines of JSON in the log, and lines that repeat.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "base/log.h"
 #include "base/repeat_limit.h"
 

@@ -5,8 +5,8 @@
 
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "kernels/attention/attention_cudnn_plan.h"
 #include "tests/support/outcome.h"
 

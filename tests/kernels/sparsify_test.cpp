@@ -1,10 +1,10 @@
 #include "kernels/optimizer/sparsify.h"
+#include "base/json/json.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "tests/kernels/op_support.h"

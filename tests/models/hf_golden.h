@@ -3,10 +3,10 @@
 #pragma once
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json/json.h"
 #include "parallel/optim/parameter_spec.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/recipe/recipe.h"

@@ -2,8 +2,8 @@
 // written by scripts/golden/make-lora-golden.py.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "kernels/matmul/nf4.h"
 #include "models/families/hf_tensors.h"
 #include "models/moe/expert_adapters.h"

@@ -39,6 +39,13 @@ def test_tests_vendor_headers_and_unknown_folders_are_refused():
     assert refused("runtime/new_folder/x.cpp", "")
 
 
+def test_json_comes_by_the_header_of_the_project():
+    assert refused("runtime/train/x.cpp", "#include <nlohmann/json.hpp>")
+    assert refused("tests/app/x_test.cpp", "#include <nlohmann/json.hpp>")
+    assert not refused("base/json/json.h", "#include <nlohmann/json.hpp>")
+    assert not refused("runtime/train/x.cpp", '#include <nlohmann/json_fwd.hpp>\n#include "base/json/json.h"')
+
+
 def test_a_page_with_an_old_table_is_renewed_and_one_without_marks_refused():
     old = f"before\n{includes.BEGIN}| old |\n{includes.END}after\n"
     new = includes.page_with_table(old)

@@ -5,9 +5,9 @@
 #include <bit>
 #include <cctype>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/tokenizer/unicode.h"
 

@@ -4,9 +4,9 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/printable.h"
 #include "runtime/data/input/jsonl.h"
 

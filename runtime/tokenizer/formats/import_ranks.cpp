@@ -1,11 +1,11 @@
 #include "runtime/tokenizer/formats/import_ranks.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/tokenizer/byte_level_json.h"
 #include "runtime/tokenizer/formats/tokenizer_json.h"
 

@@ -1,9 +1,10 @@
 // Fields of an untrusted JSON object: each is read, or refused by name.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+
+#include "base/json/json.h"
 
 namespace ltrain::data {
 

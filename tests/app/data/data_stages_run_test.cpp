@@ -1,8 +1,8 @@
 // data.stages and max_epochs: mixes that change at a step, and how often a run reads a source.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

@@ -1,7 +1,7 @@
 // `ltrain data inspect` of records and of token files.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

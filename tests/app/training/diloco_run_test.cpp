@@ -1,7 +1,7 @@
 // DiLoCo through the real program, with processes: resume, stop, failures, usage.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

@@ -1,8 +1,8 @@
 // ltrain checkpoint experts: copies leave the model's function as it is, the least chosen experts are left
 // out or merged, and runs begin with the result.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain;

@@ -1,8 +1,8 @@
 // Files and commands for other programs: telemetry.prometheus and telemetry.on_end.
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "base/time_scale.h"
 #include "tests/app/run_program.h"
 

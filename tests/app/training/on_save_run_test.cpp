@@ -1,8 +1,8 @@
 // telemetry.on_save: a command for each checkpoint.
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "base/time_scale.h"
 #include "tests/app/run_program.h"
 

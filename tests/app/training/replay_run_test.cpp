@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;

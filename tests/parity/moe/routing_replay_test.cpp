@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/parity/moe/moe_jobs.h"
 #include "tests/parity/moe/routing_jobs.h"
 #include "tests/parity/parity.h"

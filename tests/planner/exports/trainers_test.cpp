@@ -3,9 +3,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "planner/exports/megatron.h"
 #include "planner/exports/trainers.h"
 

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json/json.h"
 #include "planner/search/search_parts.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"

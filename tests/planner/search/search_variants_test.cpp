@@ -1,7 +1,7 @@
 // plan --search: what is tried around the fastest layouts, and where nothing else fits.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "planner/search/search_parts.h"
 #include "planner/search/variants.h"
 #include "runtime/plan/make_plan.h"

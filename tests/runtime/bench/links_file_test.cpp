@@ -1,8 +1,8 @@
 // Files of measured links, and plans that are priced by them.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/bench/links_file.h"
 #include "runtime/machines/cluster.h"
 #include "runtime/plan/make_plan.h"

@@ -12,10 +12,10 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/fault_point.h"
+#include "base/json/json.h"
 #include "base/time_scale.h"
 #include "runtime/checkpoint/files.h"
 #include "tests/runtime/checkpoint/support.h"

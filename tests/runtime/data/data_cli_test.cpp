@@ -1,7 +1,7 @@
 // The commands through the binary.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "tests/runtime/data/support.h"
 
 using namespace ltrain::data::test;

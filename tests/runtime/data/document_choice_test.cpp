@@ -1,9 +1,9 @@
 // Documents that a build leaves out: copies, and those with n-grams of evaluation data.
 #include "runtime/data/document_choice.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <sstream>

@@ -1,11 +1,11 @@
 // Files that are read, their formats, and messages about the others.
 #include "runtime/data/input/input_list.h"
+#include "base/json/json.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "runtime/data/build.h"
 #include "tests/runtime/data/support.h"

@@ -1,9 +1,9 @@
 // The fast parser of JSON lines against a complete one. LTRAIN_FUZZ_EXECUTIONS asks for a longer run.
 #include "runtime/data/input/jsonl.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "tests/runtime/data/support.h"
 #include "tests/support/mutations.h"

@@ -1,9 +1,9 @@
 // Merges learned from text. The oracle is BpeTrainer of Hugging Face's tokenizers:
 // tests/golden/tokenizers/training.json, written by scripts/compare.sh tokenizer-training of training.jsonl.
+#include "base/json/json.h"
 #include "runtime/tokenizer/bpe_trainer.h"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "runtime/data/train_tokenizer.h"

@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "base/time_scale.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/safetensors.h"

@@ -1,8 +1,8 @@
 #include "runtime/launch/flight_dump.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "runtime/files/file.h"

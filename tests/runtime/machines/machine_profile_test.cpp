@@ -1,5 +1,6 @@
 // Machine profiles: written and read back; broken files are refused with path and reason; prices.
 #include "runtime/machines/machine_profile.h"
+#include "base/json/json.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"

@@ -1,10 +1,10 @@
 // ltrain profile import of traces: matrix products of PyTorch's profiler and of Nsight Systems.
 #include "runtime/machines/traced_products.h"
+#include "base/json/json.h"
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "runtime/machines/builtin_profiles.h"

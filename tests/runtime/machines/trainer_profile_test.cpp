@@ -1,8 +1,8 @@
 // Steps priced as other trainers run them: what their files change of a card's prices, what is refused.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/check/check_job.h"
 #include "runtime/machines/trainer_profile.h"
 #include "runtime/plan/make_plan.h"

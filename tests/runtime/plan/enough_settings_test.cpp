@@ -1,8 +1,8 @@
 // Advice of a plan: changes that are enough where it does not fit, and MFU.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/plan_print.h"

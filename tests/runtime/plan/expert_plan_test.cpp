@@ -1,7 +1,7 @@
 // Plans of MoE models: even routing, the worst, and a skew between.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/plan_print.h"
 #include "tests/runtime/plan/tiny_recipe.h"

@@ -1,13 +1,13 @@
 // Plans: what they say of communication against ZeRO's closed forms, their JSON and trace, refused
 // placements.
 #include "base/bytes_text.h"
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/plan/plan_print.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/fault_point.h"

@@ -3,9 +3,9 @@
 // by scripts/golden/make-parameter-counts.py.
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/support/temporary_folder.h"

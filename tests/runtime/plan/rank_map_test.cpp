@@ -1,8 +1,8 @@
 // Locations of ranks in the map.
 #include "runtime/plan/rank_map.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 

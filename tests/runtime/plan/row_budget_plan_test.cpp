@@ -1,7 +1,7 @@
 // Plans of MoE models with a budget of rows: memory, and what further slices cost at a skew.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/plan_print.h"
 

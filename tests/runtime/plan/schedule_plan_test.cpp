@@ -1,6 +1,7 @@
 // The schedule of a recipe: its costs out of the meta pass, its file, `auto`. Recipes get their pipeline
 // ranks after parsing, since this build's parser takes one only.
 #include "runtime/plan/schedule_plan.h"
+#include "base/json/json.h"
 
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 

@@ -1,8 +1,8 @@
 // Prices of matmuls that skip zeros: which ops of a plan they are, by which density, in which steps.
 #include <catch2/catch.hpp>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "base/json/json.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/plan_print.h"
 #include "tests/runtime/plan/tiny_recipe.h"

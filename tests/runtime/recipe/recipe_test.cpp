@@ -1,4 +1,5 @@
 #include "runtime/recipe/recipe.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +8,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/error.h"

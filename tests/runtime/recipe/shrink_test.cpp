@@ -2,9 +2,9 @@
 // is a valid recipe.
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json/json.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/shrink.h"
 #include "tests/support/temporary_folder.h"

@@ -1,8 +1,8 @@
 // Record files by the libraries that write them (scripts/golden/make-record-files.py), and damaged ones.
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "tests/runtime/records/record_files_support.h"
 
 using namespace ltrain;

@@ -6,13 +6,13 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/json/json.h"
 #include "runtime/files/file.h"
 #include "runtime/records/fields.h"
 #include "tests/runtime/data/support.h"

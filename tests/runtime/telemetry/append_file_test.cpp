@@ -1,12 +1,12 @@
 // A file of records on a disk that is full for a while: a limit on the size of files stands in for the disk.
 #include "runtime/telemetry/append_file.h"
+#include "base/json/json.h"
 
 #include <sys/resource.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
 // metrics.jsonl and the progress line.
 #include "runtime/telemetry/metrics.h"
+#include "base/json/json.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 

@@ -1,9 +1,9 @@
 // The report of a run: what it reads, what it refuses, what it shows.
 #include "runtime/telemetry/run_report.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "runtime/telemetry/metrics.h"

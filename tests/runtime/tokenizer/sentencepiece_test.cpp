@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/tokenizer/formats/sentencepiece_tokenizer.h"
 #include "tests/runtime/data/support.h"
 

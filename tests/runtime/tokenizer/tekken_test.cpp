@@ -1,9 +1,9 @@
 // Mistral's tekken.json: ids of mistral-common, and what is refused.
 #include "runtime/tokenizer/formats/tekken.h"
+#include "base/json/json.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "tests/runtime/data/support.h"

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "runtime/tokenizer/formats/normalizer.h"
 #include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "runtime/tokenizer/regex.h"

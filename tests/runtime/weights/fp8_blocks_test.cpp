@@ -2,9 +2,9 @@
 // made by scripts/golden/make-fp8-golden.py, has PyTorch's values of them).
 #include <catch2/catch.hpp>
 
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"

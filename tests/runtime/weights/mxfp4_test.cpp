@@ -4,9 +4,9 @@
 
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"

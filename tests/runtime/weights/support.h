@@ -3,9 +3,9 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/json/json.h"
 #include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/json/json.h"
 #include "parallel/mesh/groups.h"
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/files.h"

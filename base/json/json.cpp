@@ -1,0 +1,2 @@
+#define LTRAIN_JSON_TEMPLATE template
+#include "base/json/json.h"

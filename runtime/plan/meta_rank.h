@@ -86,8 +86,8 @@ auto with_repeats(const Recipe& recipe, const MachineProfile& profile, const Pip
   }
 }
 
-/// Adds the ops and collectives of the first `count` entries of a trace, with their repetitions
-/// (op_totals.cpp).
+/// Adds the ops and collectives of the first `count` entries of a trace, with their repetitions, and whether
+/// matmuls among them skip zeros (op_totals.cpp).
 void add_ops(RankPlan& plan, const MetaTrace& trace, size_t count);
 /// Adds the items in external memory, and the totals (external_memory.cpp).
 void add_external(RankPlan& plan, const Recipe& recipe, const MachineProfile& profile, MetaRank& meta,

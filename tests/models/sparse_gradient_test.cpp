@@ -29,17 +29,23 @@ struct Updated {
   Values weights, dx;  // (out, in); input gradient of the last step
 };
 
+/// Declares the layer of the tests in fp64.
+ParameterStore::Layout declare(Linear& layer, ParameterStore& store, const GroupSet& alone) {
+  store.begin_segment(0);
+  layer.declare(store, alone.groups(), false, {{"layer.gate", kRows}, {"layer.up", kRows}}, kIn, false, 0.3,
+                LinearSharding::column);
+  ParameterStore::Layout layout;
+  layout.precision = {DType::f64, DType::f64, DType::f64, DType::f64};
+  return layout;
+}
+
 Updated train(const SparsitySettings& sparsity) {
   auto compute = make_inline_stream("compute");
   CpuArena arena(int64_t{1} << 22);
   const GroupSet alone;
   ParameterStore store;
-  store.begin_segment(0);
   Linear layer;
-  layer.declare(store, alone.groups(), false, {{"layer.gate", kRows}, {"layer.up", kRows}}, kIn, false, 0.3,
-                LinearSharding::column);
-  ParameterStore::Layout layout;
-  layout.precision = {DType::f64, DType::f64, DType::f64, DType::f64};
+  ParameterStore::Layout layout = declare(layer, store, alone);
   layout.optimizer.rule = UpdateRule::sgd;
   layout.optimizer.sgd_momentum = 0;
   layout.optimizer.sparsity = sparsity;
@@ -147,12 +153,8 @@ Values initial() {
   const GroupSet alone;
   auto compute = make_inline_stream("compute");
   CpuArena arena(int64_t{1} << 20);
-  store.begin_segment(0);
   Linear layer;
-  layer.declare(store, alone.groups(), false, {{"layer.gate", kRows}, {"layer.up", kRows}}, kIn, false, 0.3,
-                LinearSharding::column);
-  ParameterStore::Layout layout;
-  layout.precision = {DType::f64, DType::f64, DType::f64, DType::f64};
+  const ParameterStore::Layout layout = declare(layer, store, alone);
   store.allocate(*compute, arena, alone.groups(), layout);
   store.initialize(1);
   for (int id = 0; id < 2; ++id)

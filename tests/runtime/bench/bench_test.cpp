@@ -60,7 +60,7 @@ TEST_CASE("blocks of attention are timed at each size, and priced by that", "[pl
   CHECK(timed.peak_flops.empty());  // MFU is of matmuls
 }
 
-TEST_CASE("sparse matmuls are timed beside dense ones, on one thread", "[plan]") {
+TEST_CASE("the bench of sparse matmuls finds a speed, and leaves the number of threads as it was", "[plan]") {
   const int threads = omp_get_max_threads();
   omp_set_num_threads(3);
   MachineProfile p;

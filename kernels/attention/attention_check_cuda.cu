@@ -108,7 +108,7 @@ class Comparison {
     attention_wgmma_forward(s_, t_, false, by_wgmma.out, by_wgmma.lse, args_, kFewBlocks);
     attention_mma_forward(s_, t_, false, by_mma.out, by_mma.lse, args_);
     // Both backwards get the same out and lse, so that only their own differences remain.
-    backward(attention_wgmma_backward, by_wgmma, by_mma);
+    backward([](auto&&... of) { attention_wgmma_backward(of...); }, by_wgmma, by_mma);
     backward(attention_mma_backward, by_mma, by_mma);
     const int64_t q_rows = args_.q_at.rows * args_.heads, k_rows = seq_ * args_.kv_heads;
     const bool wide = problem_.add;

@@ -12,6 +12,6 @@ void attention_wgmma_forward(Stream& s, DType t, bool wide_out, void* out, void*
 void attention_wgmma_backward(Stream& s, DType t, AttentionSink dq, AttentionSink dk, AttentionSink dv,
                               const void* dout, const void* out, const void* lse, const AttentionArgs& a,
                               /// size of lse and delta in the stream's scratch
-                              int64_t statistics_bytes = cuda::kScratchBytes);
+                              int64_t statistics_bytes = cuda::kScratchBytes, int64_t blocks = 0);
 
 }  // namespace ltrain

@@ -14,8 +14,9 @@ namespace ltrain::cuda {
 constexpr int kStages = 2;  ///< buffers of each operand, unless a kernel has its own number
 constexpr float kToLog2 = 1.4426950408889634f;
 
-/// Tile sizes of a kernel.
-template <int dim, int groups, int other_rows>
+/// Tile sizes of a kernel. `few`: registers of a copying thread, which goes from one piece of the list to the
+/// next; the others of 64 Ki for each multiprocessor are for computing threads.
+template <int dim, int groups, int other_rows, int few>
 struct WgmmaCut {
   static constexpr int kDim = dim;        ///< head dim, a multiple of kPanel
   static constexpr int kGroups = groups;  ///< compute warpgroups, with 64 rows each
@@ -23,18 +24,14 @@ struct WgmmaCut {
   static constexpr int kN = other_rows;  ///< rows of a tile of the other side
   static constexpr int kThreads = (groups + 1) * kWarpgroup;
   static constexpr int kOwnBytes = 2 * kRows * dim, kTileBytes = 2 * kN * dim;
-  /// Registers of a copying thread and of a computing thread, out of 64 Ki for each multiprocessor.
-  static constexpr int kFew = groups == 3 ? 32 : 24, kMany = groups == 3 ? 160 : 240;
-};
-/// The copying thread goes from one piece of the list to the next, which needs more registers.
-template <int dim>
-struct WgmmaForward : WgmmaCut<dim, (dim == 64 ? 3 : 2), 128> {
-  static constexpr int kFew = dim == 64 ? 32 : 40, kMany = dim == 64 ? 160 : 232;
+  static constexpr int kFew = few, kMany = (512 - few) / groups / 8 * 8;
 };
 template <int kDim>
-using WgmmaQueries = WgmmaCut<kDim, 2, 96>;
+using WgmmaForward = WgmmaCut<kDim, (kDim == 64 ? 3 : 2), 128, (kDim == 64 ? 32 : 40)>;
 template <int kDim>
-using WgmmaKeys = WgmmaCut<kDim, 2, (kDim == 64 ? 96 : 64)>;
+using WgmmaQueries = WgmmaCut<kDim, 2, 96, 40>;
+template <int kDim>
+using WgmmaKeys = WgmmaCut<kDim, 2, (kDim == 64 ? 96 : 64), 24>;
 
 constexpr int kStoreRows = 16;  ///< rows of a box of results: the rows of a warp
 
@@ -150,6 +147,33 @@ __device__ __forceinline__ void begin_scores(float (&s)[kN / 2], const T* own, i
   for (int k = 0; k < kDim; k += 16)
     wgmma<T, kN>(s, along_columns(own, kOwnRows, first, k), along_columns(other, kN, 0, k), k > 0);
 }
+
+/// A warpgroup's rows of a tile as left operands of scores: in shared memory, which a matmul reads anew for
+/// each tile of the other side (2 of the 5 bytes that it reads there), or with kHeld in registers.
+template <class C, class T, bool kHeld>
+struct OwnRows {
+  const T* tile;
+  uint32_t held[kHeld ? C::kDim / 16 : 1][4] = {};
+  /// After the tile has arrived. `first`: first row of the warp. With kHeld the tile is free afterwards.
+  __device__ __forceinline__ void take(int first) {
+    const int lane = threadIdx.x % kWarp, row = first + lane % 16;
+#pragma unroll
+    for (int k = 0; kHeld && k < C::kDim / 16; ++k) {
+      const int part = 2 * k % 8 + lane / 16;  // 16 bytes of a panel's row
+      load_matrices(held[k], tile + (2 * k / 8 * C::kRows + row) * kPanel + (part ^ row % 8) * 8);
+    }
+  }
+  /// begin_scores() of the rows from `group_first` on.
+  __device__ __forceinline__ void begin(float (&s)[C::kN / 2], int group_first, const T* other) const {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int k = 0; k < C::kDim; k += 16)
+        wgmma<T, C::kN>(s, held[k / 16], along_columns(other, C::kN, 0, k), k > 0);
+    } else {
+      begin_scores<T, C::kDim, C::kRows, C::kN>(s, tile, group_first, other);
+    }
+  }
+};
 
 /// Starts acc += weights * `other`.
 template <class T, int kDim, int kN>

@@ -35,6 +35,9 @@ struct Ring {
 void mbarrier_init(Mbarrier* barrier, int arrivals);
 void mbarrier_init_done();
 void mbarrier_arrive(Mbarrier* barrier);
+inline void mbarrier_arrive_if(bool arrives, Mbarrier* barrier) {
+  if (arrives) mbarrier_arrive(barrier);
+}
 void mbarrier_expect(Mbarrier* barrier, int bytes);
 void mbarrier_wait(Mbarrier* barrier, int parity);
 void load_box(void* shared, const TensorMap& map, Mbarrier* barrier, int64_t col, int64_t row, int64_t third,
@@ -97,6 +100,16 @@ __device__ __forceinline__ void mbarrier_init_done() {
 }
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// mbarrier_arrive() of the threads with `arrives`, without a branch in nvcc's eyes: after one on the lane
+/// ptxas takes the warp's values for different ones, and moves each descriptor of a wgmma from other
+/// registers.
+__device__ __forceinline__ void mbarrier_arrive_if(bool arrives, Mbarrier* barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(
+          shared_address(barrier)),
+      "r"(static_cast<int>(arrives))
+      : "memory");
 }
 /// Arrives, and makes the phase also wait for `bytes` of copies.
 __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {

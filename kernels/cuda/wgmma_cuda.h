@@ -147,11 +147,15 @@ __device__ __forceinline__ void wgmma(float (&c)[kN / 2], uint64_t a, uint64_t b
 /// wgmma with the left operand in registers, which must not change until it was waited for.
 template <class T, int kN, Along kB = Along::columns>
 __device__ __forceinline__ void wgmma(float (&c)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool add) {
-  static_assert(kN == 64 || kN == 128);
+  static_assert(kN == 64 || kN == 96 || kN == 128);
   if constexpr (kN == 64 && std::is_same_v<T, bf16>)
     LT_WGMMA_REGISTERS(64, "bf16", LT_PLACES_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
   else if constexpr (kN == 64)
     LT_WGMMA_REGISTERS(64, "f16", LT_PLACES_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+  else if constexpr (kN == 96 && std::is_same_v<T, bf16>)
+    LT_WGMMA_REGISTERS(96, "bf16", LT_PLACES_48, "%48", "%49", "%50", "%51", "%52", "%53", "%54");
+  else if constexpr (kN == 96)
+    LT_WGMMA_REGISTERS(96, "f16", LT_PLACES_48, "%48", "%49", "%50", "%51", "%52", "%53", "%54");
   else if constexpr (std::is_same_v<T, bf16>)
     LT_WGMMA_REGISTERS(128, "bf16", LT_PLACES_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
   else

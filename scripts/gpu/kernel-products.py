@@ -36,11 +36,12 @@ def product_loop(code):
 
 
 def figures(code):
-    """Of the loop over tiles: products, and for each wait [groups of products that it leaves in flight, exponentials from there
+    """Of the loop over tiles: products, values that go from the lanes' registers to those of the warp, and for each wait [groups of products that it leaves in flight, exponentials from there
     to the next wait], in the order of the instructions from the first wait on. None without such a loop."""
-    loop, products, waits, before = product_loop(code), 0, [], 0
+    loop, products, moves, waits, before = product_loop(code), 0, 0, [], 0
     for _, opcode, operands in loop:
         products += is_product(opcode)
+        moves += opcode.startswith("R2UR")
         if opcode.startswith("WARPGROUP.DEPBAR"):
             waits.append([int(operands.rsplit(",", 1)[1], 16), 0])
         elif opcode.startswith("MUFU.EX2"):
@@ -50,7 +51,7 @@ def figures(code):
                 before += 1
     if waits:
         waits[-1][1] += before  # the loop goes on at its beginning
-    return {"products": products, "waits": waits} if loop else None
+    return {"products": products, "moves": moves, "waits": waits} if loop else None
 
 
 def read_object(path, folders):
@@ -78,6 +79,8 @@ def refusals(rows):
         if late:
             found.append(f"{name} computes {late} of the {sum(n for _, n in f['waits'])} exponentials of its loop behind a wait "
                          "that they do not need")
+        if 2 * f["moves"] > f["products"]:
+            found.append(f"{name} makes descriptors of its {f['products']} products in the lanes' registers: {f['moves']} R2UR")
         if 4 * len(f["waits"]) > f["products"]:
             found.append(f"{name} waits {len(f['waits'])} times for {f['products']} products")
     return found
@@ -91,14 +94,17 @@ def page(rows, version):
         "`scripts/test-cuda-build.sh`. Of the loop over tiles of each kernel, in the order of its machine code: `HGMMA` "
         "instructions; and for each wait how many groups of them it leaves in flight, and how many `MUFU.EX2` stand between it "
         "and the next one. A kernel is refused whose exponentials do not all stand behind the wait that leaves most in flight: "
-        "the compiler may move a later wait up over them, with the same results, registers and spills. Nothing of this is a time.",
+        "the compiler may move a later wait up over them, with the same results, registers and spills. `R2UR` move a value from "
+        "the lanes' registers to those of the warp, where a descriptor of a product must be; a kernel that has them for each "
+        "product is refused: it makes its descriptors in the lanes' registers, and each product waits for its own. Nothing of "
+        "this is a time.",
         "",
-        "| kernel | products | groups in flight: exponentials |",
-        "|---|---|---|",
+        "| kernel | products | `R2UR` | groups in flight: exponentials |",
+        "|---|---|---|---|",
     ]
     for name, f in rows.items():
         waits = ", ".join(f"{left}: {n}" for left, n in f["waits"])
-        lines.append(f"| `{name}` | {f['products']} | {waits} |")
+        lines.append(f"| `{name}` | {f['products']} | {f['moves']} | {waits} |")
     return "\n".join(lines) + "\n"
 
 

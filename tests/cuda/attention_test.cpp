@@ -358,24 +358,30 @@ struct Once {
     const auto sink = [&](int64_t first) {
       return AttentionSink{dqkv + 2 * first * shape.head_dim, shape.qkv_width(), false, false};
     };
-    const auto backward = kernel == kWgmma ? attention_wgmma_backward : attention_mma_backward;
-    backward(*stream, DType::bf16, sink(0), sink(shape.heads), sink(shape.heads + shape.kv_heads), dout, out,
-             lse, args, delta_bytes);
+    const auto by = [&](const auto& backward) {
+      backward(*stream, DType::bf16, sink(0), sink(shape.heads), sink(shape.heads + shape.kv_heads), dout,
+               out, lse, args, delta_bytes);
+    };
+    if (kernel == kWgmma)
+      by([](auto&&... of) { attention_wgmma_backward(of...); });
+    else
+      by(attention_mma_backward);
     stream->copy(result.data(), dqkv, 2 * wide);
     stream->synchronize();
     return result;
   }
 };
 
-/// The forward on Hopper by so many blocks, some queries against some keys: all that it writes, as bits.
-struct HopperForward {
+/// Forward and backward on Hopper by so many blocks, some queries against some keys: all that they write, as
+/// bits.
+struct HopperAttention {
   Positions q_at = {}, k_at = {};
   int64_t batch = 1, seq = 0, heads = 1, kv_heads = 1, dim = 64;
   bool documents = false, wide = false;
   int64_t window = 0;
 
   struct Result {
-    std::vector<char> out, lse;
+    std::vector<char> out, lse, dq, dk, dv;
     bool operator==(const Result&) const = default;
   };
   Result run(int64_t blocks) const {
@@ -396,7 +402,9 @@ struct HopperForward {
     };
     const auto unwritten = [](int64_t) { return char(-1); };
     const auto queries = put(q, random(1)), keys = put(k, random(2)), values = put(k, random(3)),
-               out = put(out_bytes, unwritten), lse = put(lse_bytes, unwritten),
+               out = put(out_bytes, unwritten), lse = put(lse_bytes, unwritten), result = put(q, random(4)),
+               dout = put(q, random(5)), dq = put(4 * q, unwritten), dk = put(4 * k, unwritten),
+               dv = put(4 * k, unwritten),
                begins = put(batch * seq, [&](int64_t i) { return static_cast<int32_t>(i % seq / 83 * 83); });
     AttentionArgs a;
     a.q = queries.get(), a.k = keys.get(), a.v = values.get();
@@ -406,12 +414,21 @@ struct HopperForward {
     a.window = window;
     if (documents) a.documents = static_cast<const int32_t*>(begins.get());
     attention_wgmma_forward(*stream, DType::bf16, wide, out.get(), lse.get(), a, blocks);
-    Result r{std::vector<char>(static_cast<size_t>(out_bytes)),
-             std::vector<char>(static_cast<size_t>(lse_bytes))};
-    stream->copy(r.out.data(), out.get(), out_bytes);
-    stream->copy(r.lse.data(), lse.get(), lse_bytes);
-    stream->synchronize();
-    return r;
+    const int64_t kv_stride = kv_heads * dim;
+    attention_wgmma_backward(*stream, DType::bf16, {dq.get(), heads * dim, true}, {dk.get(), kv_stride, true},
+                             {dv.get(), kv_stride, true}, dout.get(), result.get(), lse.get(), a,
+                             cuda::kScratchBytes, blocks);
+    const auto got = [&](const std::shared_ptr<void>& from, int64_t bytes) {
+      std::vector<char> to(static_cast<size_t>(bytes));
+      stream->copy(to.data(), from.get(), bytes);
+      stream->synchronize();
+      return to;
+    };
+    return {.out = got(out, out_bytes),
+            .lse = got(lse, lse_bytes),
+            .dq = got(dq, 4 * q),
+            .dk = got(dk, 4 * k),
+            .dv = got(dv, 4 * k)};
   }
   /// One block for each tile, which is more than there could be, and a check that each number was written.
   void check() const {
@@ -424,7 +441,8 @@ struct HopperForward {
       return false;
     };
     REQUIRE(!unwritten(one_each.out, wide ? 4 : 2));
-    REQUIRE(!unwritten(one_each.lse, 4));
+    for (const std::vector<char>& of : {one_each.lse, one_each.dq, one_each.dk, one_each.dv})
+      REQUIRE(!unwritten(of, 4));
     for (int64_t blocks : {1, 2, 4}) {
       CAPTURE(blocks);
       REQUIRE(run(blocks) == one_each);
@@ -440,8 +458,8 @@ double largest_difference(const std::vector<bf16>& a, const std::vector<bf16>& b
 
 }  // namespace
 
-TEST_CASE("attention's forward on Hopper's tensor cores: the same bits by any number of blocks that stay") {
-  const auto whole = [](HopperForward f) {
+TEST_CASE("attention on Hopper's tensor cores: the same bits by any number of blocks that stay") {
+  const auto whole = [](HopperAttention f) {
     f.q_at = f.k_at = Positions(f.seq);
     return f;
   };
@@ -454,12 +472,12 @@ TEST_CASE("attention's forward on Hopper's tensor cores: the same bits by any nu
     whole({.seq = 1, .dim = dim}).check();
     // Two runs, into wide sums; the first one sees none of the keys, which begin behind it.
     for (bool wide : {false, true})
-      HopperForward{.q_at = Positions::two_runs(0, 600, 200, 800),
-                    .k_at = Positions::two_runs(200, 400, 200, 800),
-                    .seq = 800,
-                    .heads = 2,
-                    .dim = dim,
-                    .wide = wide}
+      HopperAttention{.q_at = Positions::two_runs(0, 600, 200, 800),
+                      .k_at = Positions::two_runs(200, 400, 200, 800),
+                      .seq = 800,
+                      .heads = 2,
+                      .dim = dim,
+                      .wide = wide}
           .check();
   }
 }

@@ -47,10 +47,10 @@ WAIT, LAST, EXP = "WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x
 def test_exponentials_are_counted_between_the_waits_of_the_loop():
     products = script("kernel-products")
     got = products.figures(loop(*PRODUCTS, WAIT, EXP, EXP, EXP, LAST, "FADD R1, R1, R2"))
-    assert got == {"products": 8, "waits": [[1, 3], [0, 0]]}
+    assert got == {"products": 8, "moves": 0, "waits": [[1, 3], [0, 0]]}
     assert products.refusals({"kernel": got}) == []
     around = products.figures(loop(EXP, LAST, *PRODUCTS, WAIT, EXP))  # the loop ends behind the first wait
-    assert around == {"products": 8, "waits": [[0, 0], [1, 2]]} and products.refusals({"kernel": around}) == []
+    assert around == {"products": 8, "moves": 0, "waits": [[0, 0], [1, 2]]} and products.refusals({"kernel": around}) == []
 
 
 def test_a_wait_that_was_moved_up_is_refused():
@@ -67,3 +67,12 @@ def test_serialised_products_and_kernels_without_a_loop_are_refused():
     each = [x for p in PRODUCTS[:4] for x in (p, LAST)]
     assert products.refusals({"kernel": products.figures(loop(*each))}) == ["kernel waits 4 times for 4 products"]
     assert products.refusals({"kernel": products.figures(loop(EXP))}) == ["kernel has products in no loop"]
+
+
+def test_descriptors_in_the_registers_of_lanes_are_refused():
+    products = script("kernel-products")
+    few = products.figures(loop(*["R2UR UR9, R5"] * 4, *PRODUCTS, WAIT, EXP, LAST))
+    assert few["moves"] == 4 and products.refusals({"kernel": few}) == []
+    each = products.figures(loop(*[x for p in PRODUCTS for x in ("R2UR UR8, R4", "R2UR UR9, R5", p)], WAIT, EXP, LAST))
+    assert products.refusals({"kernel": each}) == [
+        "kernel makes descriptors of its 8 products in the lanes' registers: 16 R2UR"]

@@ -54,6 +54,13 @@ void check_used_bytes(const RankPlan& plan, const Arena& arena, const Arena* hos
            plan.offloaded.all(), offloaded.all());
 }
 
+void ResourceUsage::reached(std::string_view part, DeviceKind device) {
+  device_ = device;
+  const int64_t used =
+      device == DeviceKind::cpu ? 0 : device_info(device).total_bytes - free_device_bytes(device);
+  start_.push_back({.part = std::string(part), .until = seconds(), .device_bytes = used});
+}
+
 void ResourceUsage::begin_step(const Groups& groups) {
   axis_at_begin_ = sent(groups, false);
   group_at_begin_ = sent(groups, true);
@@ -63,6 +70,8 @@ void ResourceUsage::end_step(const Groups& groups, int64_t planned_bytes) {
   planned_ += planned_bytes;
   add_difference(by_axis_, sent(groups, false), axis_at_begin_);
   add_difference(by_group_, sent(groups, true), group_at_begin_);
+  if (steps_ < 2) reached(steps_ == 0 ? "first step" : "second step", device_);
+  ++steps_;
 }
 
 void ResourceUsage::note_gpu(const GpuReading& run, int64_t readings, double reading_seconds) {
@@ -95,6 +104,10 @@ void ResourceUsage::write(const std::string& output_dir, int rank, int64_t steps
   if (gpu_readings_ > 0) {
     usage["gpu"]["readings"] = gpu_readings_;
     usage["gpu"]["reading_seconds"] = gpu_reading_seconds_;
+  }
+  for (const StartPart& p : start_) {
+    usage["start"].push_back({{"part", p.part}, {"until_seconds", p.until}});
+    if (p.device_bytes > 0) usage["start"].back()["device_bytes"] = p.device_bytes;
   }
   make_folders(output_dir + "/logs");
   replace_file(fmt::format("{}/logs/usage-{:05d}.json", output_dir, rank), usage.dump() + "\n");

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/cuda/gpu_reading.h"
 #include "kernels/tensor/arena.h"
@@ -18,6 +20,11 @@ void check_used_bytes(const RankPlan& plan, const Arena& arena, const Arena* hos
 
 class ResourceUsage {
  public:
+  /// Notes that set-up has reached the end of a part of it, for `start` of the file: "device" for its
+  /// context.
+  void reached(std::string_view part, DeviceKind device);
+  /// Seconds since this object was made.
+  double seconds() const { return steady_seconds() - begin_; }
   /// Call before and after each training step; both count bytes that groups sent in between. `planned_bytes`:
   /// bytes that the plan expects of this step.
   void begin_step(const Groups& groups);
@@ -39,12 +46,22 @@ class ResourceUsage {
   std::string between_experts(int64_t steps, const RankPlan& plan) const;
   int64_t sent_in_steps() const;
 
+  /// A part of the time up to the end of the second step, where libraries load kernels and take memory.
+  struct StartPart {
+    std::string part;
+    double until = 0;          ///< seconds()
+    int64_t device_bytes = 0;  ///< used on the card, by all processes; 0 on the CPU
+  };
+  std::vector<StartPart> start_;
+  double begin_ = steady_seconds();
+  DeviceKind device_ = DeviceKind::cpu;
   Bytes by_axis_, by_group_;              // sent in training steps
   Bytes axis_at_begin_, group_at_begin_;  // sent when the present step began
   GpuReading gpu_;
   int64_t gpu_readings_ = 0;
   double gpu_reading_seconds_ = 0;
   int64_t planned_ = 0;  // planned bytes of the training steps so far
+  int64_t steps_ = 0;
 };
 
 }  // namespace ltrain

@@ -99,16 +99,20 @@ class Trainer {
 
  private:
   void set_up() {
-    const double begin = steady_seconds();
     job_.section("setup");
     agree_on_job();
+    usage_.reached("device", device_);
     const Plan totals = plan_step();
     job_.keep_flight_in(recipe_.output_dir + "/flight");  // rank 0 has the folder's lock: all ranks have met
+    usage_.reached("plan", device_);
     make_program();
+    usage_.reached("program", device_);
     const std::vector<std::string> notes = restore_or_begin();
+    usage_.reached("state", device_);
     open_data();
     join_replicas();
-    if (lead_) open_reports(totals, notes, begin);
+    usage_.reached("data", device_);
+    if (lead_) open_reports(totals, notes);
     gpu_.begin_run();
     started_ = steady_seconds(), first_step_ = step_, first_tokens_ = position_.tokens;
   }
@@ -149,6 +153,7 @@ class Trainer {
   void make_program() {
     const ProgramOptions options = program_options(recipe_, layout_);
     groups_ = make_rank_groups(mesh_, job_, device_, group_options(options));
+    usage_.reached("groups", device_);
     for (const Communicator* c : groups_->groups().all())
       if (c->size() > 1) comm_axes_.insert(comm_axis(c->axes()));
     compute_ = make_compute_stream(device_, "compute");
@@ -156,7 +161,9 @@ class Trainer {
       try_attention_kernels(recipe_, card_.capability, *compute_);
       kernel_notes_ = {"", try_experts_kernels(recipe_, card_.capability, *compute_)};
     }
-    allocate();
+    // Each kind of memory is one block of exactly the planned size.
+    arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
+    if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
     offload_memory_.emplace(options, device_, offload_folders(recipe_), plan_.offloaded.activations);
     program_ = std::make_unique<TrainProgram>(options, Device{.compute = *compute_,
                                                               .memory = *arena_,
@@ -247,8 +254,8 @@ class Trainer {
   }
 
   /// Opens the reports of rank 0, and prints what the run begins with. `notes`: of the checkpoint
-  /// and the weights. `begin`: steady_seconds() at the begin of set-up.
-  void open_reports(const Plan& totals, const std::vector<std::string>& notes, double begin) {
+  /// and the weights.
+  void open_reports(const Plan& totals, const std::vector<std::string>& notes) {
     reports_.open(recipe_, step_, options_.restart);
     for (const std::string& note : recipe_.notes) say({"note: " + note});
     if (device_ != DeviceKind::cpu && recipe_.debug.shared_gpu)
@@ -267,8 +274,7 @@ class Trainer {
     if (step_ < end_step_)
       say({fmt::format(
           "memory a rank: arena {:.1f} MiB, total {:.1f} MiB planned; ready in {:.2f} s; steps {} to {}",
-          plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, steady_seconds() - begin, step_ + 1,
-          end_step_)});
+          plan_.arena.arena_bytes / kMiB, plan_.total_bytes / kMiB, usage_.seconds(), step_ + 1, end_step_)});
   }
 
   void synchronize() {
@@ -285,12 +291,6 @@ class Trainer {
     card_ = device_info(device_);
     check_devices(device_, card_, recipe_.debug.shared_gpu, *control_group_, *control_);
     gpu_.start(taken.bus_id, fmt::format("rank {} on host {}", me.rank, me.host));
-  }
-
-  /// Allocates each kind of memory as one block of exactly the planned size.
-  void allocate() {
-    arena_ = std::make_unique<Arena>(device_, plan_.arena.arena_bytes);
-    if (device_ != DeviceKind::cpu) host_ = Arena::staging(device_, plan_.staging_bytes);
   }
 
   double sum_over_ranks(double value) { return sum_over(*control_group_, *control_, value); }

@@ -388,20 +388,28 @@ def cpu_parts(checks):
             Check("one CPU process", 60, reference, "cpu"), Check("two CPU processes", 60, two, "cpu")]
 
 
+def cases(checks, *chosen):
+    """Names of cases of test_cuda, and what it said."""
+    listed = subprocess.run([TEST_CUDA, "--list-test-names-only", *chosen], capture_output=True, text=True, env=checks.environment,
+                            check=False)
+    return [n.strip() for n in listed.stdout.splitlines() if n.strip()], (listed.stdout + listed.stderr).strip()[:300]
+
+
+def quoted(name):
+    """As an argument of test_cuda: this case alone."""
+    return name.replace("\\", "\\\\").replace(",", "\\,").replace("[", "\\[")
+
+
 def parity(checks):
     """The cases of test_cuda, a process each: one fault of a GPU ends all that come after it in a process."""
-    listed = subprocess.run([TEST_CUDA, "--list-test-names-only"], capture_output=True, text=True, env=checks.environment,
-                            check=False)
-    names = [n.strip() for n in listed.stdout.splitlines() if n.strip()]
+    names, said = cases(checks)
     if not names:
-        return [Check("test_cuda", 1, lambda *_: f"lists no case: {(listed.stdout + listed.stderr).strip()[:300]}", "cpu")]
+        return [Check("test_cuda", 1, lambda *_: f"lists no case: {said}", "cpu")]
 
     def case(name):
-        quoted = name.replace("\\", "\\\\").replace(",", "\\,").replace("[", "\\[")
-
         def run(log, limit, environment_):
             try:
-                checks.command([TEST_CUDA, quoted], log, limit, **environment_)
+                checks.command([TEST_CUDA, quoted(name)], log, limit, **environment_)
             except Failed as e:  # 77: all of it was left out
                 if "exit code 77" not in str(e):
                     raise
@@ -463,11 +471,24 @@ def smoke(c):
 
 
 def sanitizer(c):
+    """racecheck of attention, and memcheck of one case after another, so that something comes of the time there is."""
     kernels = ["~*training*", "~every*", "~a *", "~ltrain run*", "~slow:*"]  # the kernels alone
-    def tool(name, chosen):
-        return Check(f"compute-sanitizer {name}", 80, lambda log, limit, _: c.command(
-            [c.sanitizer or "compute-sanitizer", "--tool", name, "--error-exitcode", "1", TEST_CUDA, *chosen], log, limit) and None, "sanitizer")
-    return [tool("memcheck", kernels), tool("racecheck", ["attention on tensor cores*"])]
+
+    def under(tool, limit, name, chosen):
+        def run(log, seconds, _):
+            try:
+                c.command([c.sanitizer or "compute-sanitizer", "--tool", tool, "--error-exitcode", "1", TEST_CUDA, chosen], log, seconds)
+            except Failed as e:  # 77: all of it was left out
+                if "exit code 77" not in str(e):
+                    raise
+        return Check(f"compute-sanitizer {tool}: {name}", limit, run, "sanitizer", retry=False)
+    names, said = cases(c, *kernels)
+    if not names:
+        return [Check("compute-sanitizer", 1, lambda *_: f"test_cuda lists no kernel's case: {said}", "cpu")]
+    if "sanitizer" in c.missing:  # one line says so
+        names = names[:1]
+    return [under("racecheck", 80, "attention on tensor cores", "attention on tensor cores*"),
+            *(under("memcheck", 40, name, quoted(name)) for name in names)]
 
 
 def beside_torch(c):
@@ -517,7 +538,7 @@ def main():
         torch += [gpu_measure.peft_check(c, Check, sys.executable, peers, x) for x in gpu_measure.PEFT]
         c.several(steps[:8] + torch[:2] + steps[8:] + torch[2:], 1)
         c.several(beside_torch(c), 1)
-        c.several(sanitizer(c), 1)
+        c.several(sanitizer(c), 4)
     finally:
         for process in list(c.running):
             try:

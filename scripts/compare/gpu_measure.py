@@ -45,6 +45,8 @@ STEPS = [
     ("1B, defaults", "1b", []),
     ("1B, FP8", "1b", ["precision=fp8"]),
     ("GPT-2 124M", "gpt2", []),
+    # An op's time has the loading of its kernels and of its library in it.
+    ("1B, ops of the first step", "1b", ["profile.step_start=1", "profile.step_end=2"]),
     ("1B, without CUDA graphs", "1b", ["cuda_graphs=off"]),
     ("1B, native attention", "1b", ["attention_backend=own"]),
     ("1B, not deterministic", "1b", ["deterministic=false"]),
@@ -138,6 +140,7 @@ def record(folder, name, overrides, watch, seconds):
         usage = json.load(f)
     line["memory"] = {k: usage[k] for k in ("arena_bytes", "plan_arena_bytes", "device_bytes", "plan_total_bytes",
                                             "peak_rss_bytes", "plan_host_bytes")}
+    line["start"] = usage["start"]
     line["ops"] = ops_of(folder)
     return line
 

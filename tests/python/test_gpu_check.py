@@ -96,3 +96,24 @@ def test_a_job_without_output_is_a_hang_and_is_not_tried_again(checks, monkeypat
     line = results(checks)[0]
     assert (line["result"], line["why"]) == ("timed out", "hangs: no output for 1 s")
     assert line["seconds"] < 10
+
+
+def test_memcheck_takes_one_kernel_after_another(checks, tmp_path, monkeypatch):
+    cases = tmp_path / "test_cuda"
+    cases.write_text("#!/bin/sh\nprintf '%s\\n' '  sums, of rows' '  a product'\n")
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text("#!/bin/sh\necho \"$6\" >> tried\ncase $6 in *product) echo 'invalid read'; exit 1;; esac\n")
+    for program in (cases, tool):
+        program.chmod(0o755)
+    monkeypatch.setattr(gpu_check, "TEST_CUDA", str(cases))
+    checks.sanitizer = str(tool)
+    checks.several(gpu_check.sanitizer(checks), 1)
+    found = {line["name"]: (line["result"], line["why"]) for line in results(checks)}
+    assert found == {"compute-sanitizer racecheck: attention on tensor cores": ("passed", ""),
+                     "compute-sanitizer memcheck: sums, of rows": ("passed", ""),
+                     "compute-sanitizer memcheck: a product": ("failed", "exit code 1: invalid read")}
+    with open(os.path.join(checks.work, "tried"), encoding="utf-8") as lines:
+        assert lines.read().splitlines() == ["attention on tensor cores*", "sums\\, of rows", "a product"]
+    checks.missing["sanitizer"] = "not there"
+    assert [k.name for k in gpu_check.sanitizer(checks)] == ["compute-sanitizer racecheck: attention on tensor cores",
+                                                             "compute-sanitizer memcheck: sums, of rows"]

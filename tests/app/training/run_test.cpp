@@ -1,6 +1,7 @@
 // The main job, through the real launcher: train, stop, resume, evaluate, generate.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -178,6 +179,16 @@ TEST_CASE("every rank leaves what it used beside what was planned, rank 0 says i
     CHECK(used["steps"] == 6);
     CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);  // planned bytes are real bytes
     CHECK(used["peak_rss_bytes"].get<int64_t>() > used["arena_bytes"].get<int64_t>());
+    std::vector<std::string> parts;
+    std::vector<double> until;
+    for (const nlohmann::json& part : used["start"]) {
+      parts.push_back(part["part"]), until.push_back(part["until_seconds"]);
+      CHECK_FALSE(part.contains("device_bytes"));
+    }
+    CHECK(parts == std::vector<std::string>{"device", "plan", "groups", "program", "state", "data",
+                                            "first step", "second step"});
+    CHECK(std::is_sorted(until.begin(), until.end()));
+    CHECK(until.front() > 0);
   }
   const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-00000.json"));
   CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());

@@ -12,8 +12,9 @@ struct Swiglu {
   A gate, up, share;
   __device__ Swiglu(A g, A u) : gate(g), up(u), share(sigmoid_for<T>(g)) {}
   __device__ A value() const { return gate * share * up; }
-  __device__ A to_gate(A dy) const { return dy * up * share * (A(1) + gate * (A(1) - share)); }
-  __device__ A to_up(A dy) const { return dy * gate * share; }
+  // Both begin with dy * share, which is then computed once.
+  __device__ A to_gate(A dy) const { return dy * share * up * (A(1) + gate * (A(1) - share)); }
+  __device__ A to_up(A dy) const { return dy * share * gate; }
 };
 
 }  // namespace ltrain::cuda

@@ -29,6 +29,8 @@ struct CodeTile {
   __device__ __forceinline__ uint32_t* place(int col, int chunk) const {
     return words + col * kColumn + 4 * (chunk ^ (col / 8 % 8));
   }
+  /// Memory behind the tile.
+  __device__ __forceinline__ uint32_t* end() const { return words + kSide * kColumn; }
   /// Stores codes, four in a word, of four rows from 4 quad on and eight columns from `col` on, a multiple of
   /// eight.
   __device__ __forceinline__ void put(int col, int quad, const uint32_t (*c)[2]) const {
@@ -47,18 +49,20 @@ struct CodeTile {
   template <int kThreads, class F>
   __device__ __forceinline__ void store_transposed(uint8_t* transposed, int64_t rows, int64_t r0,
                                                    F line_of) const {
-    constexpr int kChunks = kSide / kPack;
-    static_assert(kThreads % kChunks == 0 && kSide * kChunks % kThreads == 0);
-    const int chunk = threadIdx.x % kChunks;
+    constexpr int kChunks = kSide / kPack, kStride = kThreads / kChunks;  // columns at a time
+    static_assert(kStride % 32 == 0 && kSide % kStride == 0);
+    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
     const int64_t row = r0 + chunk * kPack;
     if (row >= rows) return;
+    const uint32_t* const even = place(first, chunk);
+    const uint32_t* const odd = place(first, chunk ^ 4) + 32 * kColumn;  // place(first + 32, chunk)
 #pragma unroll
-    for (int n = 0; n < kSide * kChunks / kThreads; ++n) {
-      const int c = threadIdx.x / kChunks + n * (kThreads / kChunks);
-      const int64_t line = line_of(c);
+    for (int n = 0; n < kSide; n += kStride) {
+      const int64_t line = line_of(first + n);
       if (line < 0) continue;
       store(reinterpret_cast<uint32_t*>(transposed + line * rows + row), 0,
-            *reinterpret_cast<const Pack<uint32_t, 4>*>(place(c, chunk)));
+            *reinterpret_cast<const Pack<uint32_t, 4>*>(n % 64 == 0 ? even + n * kColumn
+                                                                    : odd + (n - 32) * kColumn));
     }
   }
 };

@@ -84,9 +84,16 @@ __global__ void __launch_bounds__(kBothThreads)
     const int64_t row = r0 + 4 * quad, col = c0 + 8 * pack;
     if (row < rows && col < cols) {
       uint32_t c[4][2];
-      float v[4][8];  // all loads start before the first value is rounded, which may branch
-      for (int k = 0; k < 4; ++k) load_floats<8>(v[k], x, (row + k) * cols + col);
-      round_rows<E, 4, 8>(c, v, inverse, most);
+      // All loads start before the first value is rounded, which may branch.
+      if constexpr (is_half_v<T>) {
+        Pack<T, 8> v[4];
+        for (int k = 0; k < 4; ++k) v[k] = load<T, 8>(x, (row + k) * cols + col);
+        round_packs<E, 4>(c, v, inverse, most);
+      } else {
+        float v[4][8];
+        for (int k = 0; k < 4; ++k) load_floats<8>(v[k], x, (row + k) * cols + col);
+        round_rows<E, 4, 8>(c, v, inverse, most);
+      }
       if constexpr (kPlain) store_rows(codes, row, col, cols, c);
       tile.put(8 * pack, quad, c);
     }

@@ -53,6 +53,33 @@ __device__ __noinline__ uint32_t round_four_rare(float a, float b, float c, floa
   return static_cast<uint32_t>(E::to(a)) | static_cast<uint32_t>(E::to(b)) << 8 |
          static_cast<uint32_t>(E::to(c)) << 16 | static_cast<uint32_t>(E::to(d)) << 24;
 }
+template <class E, class T>
+__device__ __noinline__ uint32_t round_pack_rare(Pack<T, 4> pack, float inverse) {
+  float v[4];
+  unpack(v, pack);
+  uint32_t codes = 0;
+  for (int j = 0; j < 4; ++j) codes |= static_cast<uint32_t>(E::to(v[j] * inverse)) << 8 * j;
+  return codes;
+}
+/// Larger magnitude in each half of two words of 16-bit values, NaN if one is; a has no signs.
+template <class T>
+__device__ __forceinline__ uint32_t larger_pair(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("{.reg .b32 size;\n"
+        "abs.bf16x2 size, %2;\n"
+        "max.NaN.bf16x2 %0, %1, size;}"
+        : "=r"(larger)
+        : "r"(a), "r"(b));
+  } else {
+    asm("{.reg .b32 size;\n"
+        "abs.f16x2 size, %2;\n"
+        "max.NaN.f16x2 %0, %1, size;}"
+        : "=r"(larger)
+        : "r"(a), "r"(b));
+  }
+  return larger;
+}
 #else
 constexpr bool kRoundsPairsTo = false;
 template <class E>
@@ -63,6 +90,10 @@ template <class E>
 __device__ uint8_t round_rare(float v);
 template <class E>
 __device__ uint32_t round_four_rare(float, float, float, float);
+template <class E, class T>
+__device__ uint32_t round_pack_rare(Pack<T, 4>, float);
+template <class T>
+__device__ uint32_t larger_pair(uint32_t, uint32_t);
 #endif
 
 /// codes = v * inverse, rounded; `most` = max(most, largest magnitude of v).
@@ -89,6 +120,11 @@ __device__ __forceinline__ void round_to(uint8_t* codes, float* v, float inverse
   }
 }
 
+/// True if all products of `inverse` with values up to the magnitude `most` are finite.
+__device__ __forceinline__ bool rounds_by_instruction(uint32_t most, float inverse) {
+  return fp8::finite(fp8::float_of(most)) && fp8::finite(fp8::float_of(most) * inverse);
+}
+
 /// round_to for R rows, with one test for non-finite values. Four codes in a word.
 template <class E, int R, int N>
 __device__ __forceinline__ void round_rows(uint32_t (*codes)[N / 4], float (*v)[N], float inverse,
@@ -100,8 +136,7 @@ __device__ __forceinline__ void round_rows(uint32_t (*codes)[N / 4], float (*v)[
     most = Max()(most, here);
     for (int r = 0; r < R; ++r)
       for (int j = 0; j < N; ++j) v[r][j] *= inverse;
-    // If the largest magnitude and its product with `inverse` are finite, all products are.
-    const bool rare = !fp8::finite(fp8::float_of(here)) || !fp8::finite(fp8::float_of(here) * inverse);
+    const bool rare = !rounds_by_instruction(here, inverse);
     const auto round = [&](auto four) {
       for (int r = 0; r < R; ++r)
         for (int j = 0; j < N; j += 4) codes[r][j / 4] = four(v[r][j], v[r][j + 1], v[r][j + 2], v[r][j + 3]);
@@ -113,6 +148,46 @@ __device__ __forceinline__ void round_rows(uint32_t (*codes)[N / 4], float (*v)[
       round_to<E, N>(c, v[r], inverse, most);
       memcpy(codes[r], c, N);
     }
+  }
+}
+
+/// round_rows for packs of 16-bit values, whose magnitudes are compared two at a time.
+template <class E, int R, class T>
+__device__ __forceinline__ void round_packs(uint32_t (*codes)[2], const Pack<T, 8>* packs, float inverse,
+                                            uint32_t& most) {
+  if constexpr (kRoundsPairsTo) {
+    uint32_t pair = 0;
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < 8; j += 2) {
+        uint32_t both;
+        memcpy(&both, &packs[r].v[j], 4);
+        pair = larger_pair<T>(pair, both);
+      }
+    Pack<T, 2> halves;
+    memcpy(&halves, &pair, 4);
+    float largest[2];
+    unpack(largest, halves);
+    const uint32_t here = Max()(magnitude(largest[0]), magnitude(largest[1]));
+    most = Max()(most, here);
+    if (rounds_by_instruction(here, inverse)) {
+      for (int r = 0; r < R; ++r) {
+        float v[8];
+        unpack(v, packs[r]);
+        for (int j = 0; j < 8; ++j) v[j] *= inverse;
+        for (int j = 0; j < 8; j += 4) codes[r][j / 4] = round_four_to<E>(v[j], v[j + 1], v[j + 2], v[j + 3]);
+      }
+    } else {
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < 8; j += 4) {
+          Pack<T, 4> four;
+          memcpy(&four, &packs[r].v[j], sizeof(four));
+          codes[r][j / 4] = round_pack_rare<E>(four, inverse);
+        }
+    }
+  } else {
+    float v[R][8];
+    for (int r = 0; r < R; ++r) unpack(v[r], packs[r]);
+    round_rows<E, R, 8>(codes, v, inverse, most);
   }
 }
 

@@ -1,3 +1,4 @@
+#include "kernels/cuda/matrix_cuda.h"
 #include "kernels/elementwise/swiglu_cuda.h"
 #include "kernels/matmul/code_tile_cuda.h"
 #include "kernels/matmul/round_fp8_cuda.h"
@@ -55,105 +56,127 @@ __global__ void swiglu_backward_fp8_elements(uint8_t* codes, uint8_t* transposed
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
-constexpr int kTileThreads = 256;               // each handles 8 columns of 4 rows at once
-constexpr int kTileCols = CodeTile::kSide / 2;  // columns of them all
-constexpr int kTilePacks = kTileCols / 8;
+constexpr int kTileCols = CodeTile::kSide / 2;  // columns of dy in a tile of the backward
+// A thread handles 8 columns of 4 rows.
+constexpr int kForwardThreads = CodeTile::kSide * CodeTile::kSide / 32;
+constexpr int kBackwardThreads = kTileCols * CodeTile::kSide / 32;
 
-/// Rounds four rows of eight values, and stores their codes, plain and in the tile.
-template <class E, class T>
-__device__ __forceinline__ void store_codes(uint8_t* codes, int64_t row, int64_t col, int64_t cols,
-                                            const CodeTile& tile, int tile_col, const Pack<T, 8>* values,
-                                            float inverse, uint32_t& most) {
-  float v[4][8];
-  uint32_t c[4][2];
-  for (int k = 0; k < 4; ++k) unpack(v[k], values[k]);
-  round_rows<E, 4, 8>(c, v, inverse, most);
-  store_rows(codes, row, col, cols, c);
-  tile.put(tile_col, threadIdx.x / kTilePacks, c);
-}
+/// 8 columns of 4 rows of each operand, which a thread copies ahead into shared memory and reads itself.
+template <class T, int kThreads, int kOperands>
+struct CopiedRows {
+  static constexpr int64_t kBytes = int64_t{4} * kOperands * kThreads * 16;
+  Pack<T, 8>* own;
+  explicit __device__ CopiedRows(void* shared) : own(static_cast<Pack<T, 8>*>(shared) + threadIdx.x) {}
+  __device__ __forceinline__ Pack<T, 8>* at(int row, int operand) const {
+    return own + (row * kOperands + operand) * kThreads;
+  }
+};
 
 // The kernels below need rows that are a multiple of 16, columns of 8, and a T of 16 bits. A block handles
-// the tiles of columns blockIdx.x.
+// the tiles of columns blockIdx.x. A thread copies a row of its next tile as soon as it has computed the same
+// row of this one, so that copies are always in flight.
 
 template <class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kForwardThreads, 2)
     swiglu_forward_fp8_tiles(uint8_t* codes, uint8_t* transposed, const T* gate_up, int64_t rows,
                              int64_t cols, const float* step, float* amax) {
-  constexpr int kSide = CodeTile::kSide;
+  constexpr int kSide = CodeTile::kSide, kPacks = kSide / 8;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
+  const CopiedRows<T, kForwardThreads, 2> copied(tile.end());
   const float inverse = 1.0f / *step;
-  const int64_t c0 = int64_t{blockIdx.x} * kSide;
+  const int tile_col = threadIdx.x % kPacks * 8, quad = threadIdx.x / kPacks;
+  const int64_t c0 = int64_t{blockIdx.x} * kSide, col = c0 + tile_col;
+  const int64_t first = int64_t{blockIdx.y} * kSide, down = int64_t{gridDim.y} * kSide;
+  const auto fetch = [&](int64_t row, int k) {  // zeros beyond the matrix
+    const bool inside = row < rows && col < cols;
+    const T* const gate = gate_up + (inside ? 2 * row * cols + col : 0) + 2 * k * cols;
+    copy_async_16(copied.at(k, 0), gate, inside);
+    copy_async_16(copied.at(k, 1), gate + cols, inside);
+    commit_copies();
+  };
   uint32_t most = 0;
-  for (int64_t r0 = int64_t{blockIdx.y} * kSide; r0 < rows; r0 += int64_t{gridDim.y} * kSide) {
-    const int64_t row = r0 + threadIdx.x / kTilePacks * 4;
-#pragma unroll 1
-    for (int half = 0; half < kSide; half += kTileCols) {
-      const int tile_col = half + threadIdx.x % kTilePacks * 8;
-      const int64_t col = c0 + tile_col;
-      if (row >= rows || col >= cols) continue;
-      Raw<T> gate[4], up[4];  // loaded before anything is computed, which may branch
-      for (int k = 0; k < 4; ++k) {
-        gate[k].load(gate_up, 2 * (row + k) * cols + col);
-        up[k].load(gate_up, (2 * (row + k) + 1) * cols + col);
-      }
+  for (int k = 0; k < 4; ++k) fetch(first + 4 * quad, k);
+  for (int64_t r0 = first; r0 < rows; r0 += down) {
+    const int64_t row = r0 + 4 * quad;
+    if (row < rows && col < cols) {
       Pack<T, 8> y[4];
+      uint32_t c[4][2];
+#pragma unroll
       for (int k = 0; k < 4; ++k) {
         float g[8], u[8];
-        gate[k].values(g), up[k].values(u);
+        wait_for_older_copies<3>();
+        unpack(g, *copied.at(k, 0)), unpack(u, *copied.at(k, 1));
         for (int j = 0; j < 8; ++j) g[j] = Swiglu<T>(g[j], u[j]).value();
         y[k] = rounded<T, 8>(g);
+        fetch(row + down, k);
       }
-      store_codes<E4m3>(codes, row, col, cols, tile, tile_col, y, inverse, most);
+      round_packs<E4m3, 4>(c, y, inverse, most);
+      store_rows(codes, row, col, cols, c);
+      tile.put(tile_col, quad, c);
     }
     __syncthreads();
-    tile.store_transposed<kTileThreads>(transposed, rows, r0,
-                                        [&](int c) { return c0 + c < cols ? c0 + c : -1; });
+    tile.store_transposed<kForwardThreads>(transposed, rows, r0,
+                                           [&](int c) { return c0 + c < cols ? c0 + c : -1; });
     __syncthreads();
   }
+  wait_for_copies();
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
 /// The gradients of gate and of up of kTileCols columns fill a tile.
 template <class E, class T>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kBackwardThreads)
     swiglu_backward_fp8_tiles(uint8_t* codes, uint8_t* transposed, const T* dy, const T* gate_up,
                               int64_t rows, int64_t cols, const float* step, float* amax) {
-  constexpr int kSide = CodeTile::kSide;
+  constexpr int kSide = CodeTile::kSide, kPacks = kTileCols / 8;
   const CodeTile tile{shared_memory<uint32_t>() + kWarp};  // behind the buffer of the maximum
+  const CopiedRows<T, kBackwardThreads, 3> copied(tile.end());
   const float inverse = 1.0f / *step;
-  const int tile_col = threadIdx.x % kTilePacks * 8;
+  const int tile_col = threadIdx.x % kPacks * 8, quad = threadIdx.x / kPacks;
   const int64_t c0 = int64_t{blockIdx.x} * kTileCols, col = c0 + tile_col;
+  const int64_t first = int64_t{blockIdx.y} * kSide, down = int64_t{gridDim.y} * kSide;
+  const auto fetch = [&](int64_t row, int k) {  // zeros beyond the matrix
+    const bool inside = row < rows && col < cols;
+    const T* const gate = gate_up + (inside ? 2 * row * cols + col : 0) + 2 * k * cols;
+    copy_async_16(copied.at(k, 0), gate, inside);
+    copy_async_16(copied.at(k, 1), gate + cols, inside);
+    copy_async_16(copied.at(k, 2), dy + (inside ? row * cols + col : 0) + k * cols, inside);
+    commit_copies();
+  };
   uint32_t most = 0;
-  for (int64_t r0 = int64_t{blockIdx.y} * kSide; r0 < rows; r0 += int64_t{gridDim.y} * kSide) {
-    const int64_t row = r0 + threadIdx.x / kTilePacks * 4;
+  for (int k = 0; k < 4; ++k) fetch(first + 4 * quad, k);
+  for (int64_t r0 = first; r0 < rows; r0 += down) {
+    const int64_t row = r0 + 4 * quad;
     if (row < rows && col < cols) {
-      Raw<T> gate[4], up[4], grad[4];  // loaded before anything is computed, which may branch
-      for (int k = 0; k < 4; ++k) {
-        gate[k].load(gate_up, 2 * (row + k) * cols + col);
-        up[k].load(gate_up, (2 * (row + k) + 1) * cols + col);
-        grad[k].load(dy, (row + k) * cols + col);
-      }
-      Pack<T, 8> to_gate[4], to_up[4];
+      Pack<T, 8> y[8];  // gradients of gate, then of up
+      uint32_t c[8][2];
+#pragma unroll
       for (int k = 0; k < 4; ++k) {
         float g[8], u[8], d[8];
-        gate[k].values(g), up[k].values(u), grad[k].values(d);
+        wait_for_older_copies<3>();
+        unpack(g, *copied.at(k, 0)), unpack(u, *copied.at(k, 1)), unpack(d, *copied.at(k, 2));
         for (int j = 0; j < 8; ++j) {
           const Swiglu<T> at(g[j], u[j]);
           g[j] = at.to_gate(d[j]);
           u[j] = at.to_up(d[j]);
         }
-        to_gate[k] = rounded<T, 8>(g), to_up[k] = rounded<T, 8>(u);
+        y[k] = rounded<T, 8>(g), y[4 + k] = rounded<T, 8>(u);
+        fetch(row + down, k);
       }
-      store_codes<E>(codes, row, col, 2 * cols, tile, tile_col, to_gate, inverse, most);
-      store_codes<E>(codes, row, cols + col, 2 * cols, tile, kTileCols + tile_col, to_up, inverse, most);
+      round_packs<E, 8>(c, y, inverse, most);
+      store_rows(codes, row, col, 2 * cols, c);
+      store_rows(codes, row, cols + col, 2 * cols, c + 4);
+      tile.put(tile_col, quad, c);
+      tile.put(kTileCols + tile_col, quad, c + 4);
     }
     __syncthreads();
-    tile.store_transposed<kTileThreads>(transposed, rows, r0, [&](int c) {
+    tile.store_transposed<kBackwardThreads>(transposed, rows, r0, [&](int c) {
       const int64_t of_dy = c0 + c % kTileCols;
       return of_dy < cols ? of_dy + c / kTileCols * cols : -1;
     });
     __syncthreads();
   }
+  wait_for_copies();
   if (amax) keep_largest(amax, most, shared_memory<uint32_t>());
 }
 
@@ -163,7 +186,7 @@ dim3 tile_grid(int64_t rows, int64_t cols, int width) {
   return dim3(across.x, blocks_for(rows, CodeTile::kSide, std::max<int64_t>(1, kMaxBlocks / across.x)).x);
 }
 
-constexpr int64_t kTileShared = kWarp * 4 + CodeTile::kBytes;
+constexpr int64_t kTileShared = kWarp * 4 + CodeTile::kBytes;  // without copied rows
 
 /// True if a matrix may be handled in tiles.
 bool in_tiles(std::initializer_list<const void*> pointers, int64_t rows, int64_t cols) {
@@ -183,7 +206,8 @@ void swiglu_forward_fp8_cuda(Stream& s, DType t, void* codes, void* transposed, 
     uint8_t *const out = static_cast<uint8_t*>(codes), *const also = static_cast<uint8_t*>(transposed);
     if constexpr (is_half_v<T>)
       if (transposed && in_tiles({codes, transposed, gate_up}, rows, cols))
-        return launch(s, tile_grid(rows, cols, CodeTile::kSide), kTileThreads, kTileShared,
+        return launch(s, tile_grid(rows, cols, CodeTile::kSide), kForwardThreads,
+                      kTileShared + CopiedRows<T, kForwardThreads, 2>::kBytes,
                       cuda::swiglu_forward_fp8_tiles<T>, out, also, in, rows, cols, step, amax);
     const auto run = [&]<int N>() {
       RowGrid g(rows, cols / N);
@@ -206,14 +230,16 @@ void swiglu_backward_fp8_cuda(Stream& s, DType to, DType t, void* codes, void* t
   dispatch_fp8(to, [&]<class E>() {
     dispatch_float(t, [&]<class T>() {
       const auto run = [&](dim3 grid, int64_t shared, auto kernel) {
-        launch(s, grid, kTileThreads, shared, kernel, static_cast<uint8_t*>(codes),
+        launch(s, grid, kBackwardThreads, shared, kernel, static_cast<uint8_t*>(codes),
                static_cast<uint8_t*>(transposed), static_cast<const T*>(dy), static_cast<const T*>(gate_up),
                rows, cols, step, amax);
       };
       if constexpr (is_half_v<T>)
         if (in_tiles({codes, transposed, dy, gate_up}, rows, cols))
-          return run(tile_grid(rows, cols, kTileCols), kTileShared, cuda::swiglu_backward_fp8_tiles<E, T>);
-      run(blocks_for(rows * cols, kTileThreads, kMaxBlocks), kWarp * 4,
+          return run(tile_grid(rows, cols, kTileCols),
+                     kTileShared + CopiedRows<T, kBackwardThreads, 3>::kBytes,
+                     cuda::swiglu_backward_fp8_tiles<E, T>);
+      run(blocks_for(rows * cols, kBackwardThreads, kMaxBlocks), kWarp * 4,
           cuda::swiglu_backward_fp8_elements<E, T>);
     });
   });

@@ -329,6 +329,44 @@ TEST_CASE("SwiGLU's gradient rounded to FP8 both ways: the bits of rounding its 
         }
 }
 
+TEST_CASE("SwiGLU's FP8 kernels on more tiles than a grid has blocks: the bits of two halves") {
+  if (!have_cuda()) return;
+  OneDevice device(true);
+  Stream& s = *device.stream;
+  constexpr int64_t rows = 128 * 4096 + 144, half = rows / 32 * 16, cols = 8;
+  const Tensor gate_up = device.make(DType::bf16, {rows, 2 * cols}, 9);
+  const Tensor dy = device.make(DType::bf16, {rows, cols}, 60);
+  const Tensor step = device.make(DType::f32, {1}, 0);
+  fill_value(s, step, 0x1p-5);
+  const auto rounded = [&](DType format, int64_t n, int64_t width) {
+    return RoundedOutput{.codes = device.make(format, {n, width}, 0),
+                         .step = step,
+                         .amax = device.make(DType::f32, {1}, 0),
+                         .transposed = device.make(format, {width, n}, 0)};
+  };
+  const auto check = [&](DType format, int64_t width, const auto& run) {
+    const RoundedOutput whole = rounded(format, rows, width);
+    RoundedOutput first = rounded(format, half, width), second = rounded(format, rows - half, width);
+    const Tensor both = device.make(format, {rows, width}, 0);
+    first.codes = both.narrow(0, half), second.codes = both.narrow(half, rows - half);
+    second.amax = first.amax;
+    const Tensor turned = device.make(format, {width, rows}, 0);
+    run(whole, 0, rows);
+    run(first, 0, half);
+    run(second, half, rows - half);
+    turn_codes(s, turned, both);
+    CHECK(device.same(whole.codes, both));
+    CHECK(device.same(whole.transposed, turned));
+    CHECK(device.same(whole.amax, first.amax));
+  };
+  check(DType::f8e5m2, 2 * cols, [&](const RoundedOutput& to, int64_t from, int64_t n) {
+    swiglu_backward_fp8(s, to, dy.narrow(from, n), gate_up.narrow(from, n));
+  });
+  check(DType::f8e4m3, cols, [&](const RoundedOutput& to, int64_t from, int64_t n) {
+    swiglu_forward_fp8(s, to, gate_up.narrow(from, n));
+  });
+}
+
 TEST_CASE("training in FP8 and in TF32 on cuda equals the CPU") {
   if (!have_cuda()) return;
   TinyOptions o;

@@ -37,4 +37,4 @@ def test_loops_and_accesses_of_machine_code_are_counted():
 """
     got = code.figures(code.functions(text)["kernel"])
     assert got == {"wide_loads": 1, "narrow_loads": 1, "wide_stores": 1, "narrow_stores": 0, "instructions": 8,
-                   "in_a_loop": True, "a_pack": 2.0}
+                   "in_a_loop": True, "in_flight": 1, "a_pack": 2.0}

@@ -11,6 +11,13 @@ constexpr int64_t kRowBatch = kRowGroups * kRowsAhead;  // rows that a block loa
 constexpr int64_t kColumnBlocks = 512;  // most blocks of one sum, on any card, beyond one a strip
 constexpr int kChunkGroups = 16;        // groups of threads of add_chunks
 
+/// An element function that stores what it computes, and says which loads of several rows go ahead:
+/// element(v, element.load(row, col), row, col).
+template <class E>
+concept LoadsAhead = requires {
+  typename E::Loaded;
+};
+
 /// partial[chunk, col] = sum over the chunk's rows of element(v, row, col), which gives N columns from col
 /// on. A block has a strip of kWarp * N columns. Its warps take the chunk's rows alternately, and their sums
 /// are added in order.
@@ -25,10 +32,26 @@ __global__ void __launch_bounds__(kRowGroups* kWarp, 4)
   A sum[N] = {};
   if (col < cols) {
     A v[N];
+    if constexpr (LoadsAhead<E>) {
+      constexpr int kAhead = E::kRows;
+      for (int64_t first_row = begin + group; first_row < end; first_row += kAhead * kRowGroups) {
+        typename E::Loaded loaded[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k)
+          if (const int64_t row = first_row + k * kRowGroups; row < end) loaded[k] = element.load(row, col);
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k)
+          if (const int64_t row = first_row + k * kRowGroups; row < end) {
+            element(v, loaded[k], row, col);
+            for (int j = 0; j < N; ++j) sum[j] += v[j];
+          }
+      }
+    } else {
 #pragma unroll kRowsAhead
-    for (int64_t row = begin + group; row < end; row += kRowGroups) {
-      element(v, row, col);
-      for (int j = 0; j < N; ++j) sum[j] += v[j];
+      for (int64_t row = begin + group; row < end; row += kRowGroups) {
+        element(v, row, col);
+        for (int j = 0; j < N; ++j) sum[j] += v[j];
+      }
     }
   }
   A* of_group = shared_memory<A>();

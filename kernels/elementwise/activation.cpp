@@ -106,4 +106,20 @@ void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x, GeluForm form) {
   LT_LAUNCH(s, gelu_backward, x.dtype, dx.data, dy.data, x.data, x.elements(), form);
 }
 
+void gelu_backward_sums(Stream& s, Tensor dx, Tensor sums, Tensor dy, Tensor x, GeluForm form,
+                        bool accumulate) {
+  LT_CHECK(x.shape == dy.shape && dx.shape == x.shape && sums.elements() == x.cols(),
+           "gelu backward: expected dy and dx of shape {} and sums of {} elements, got {}, {} and {}",
+           to_string(x.shape), x.cols(), to_string(dy.shape), to_string(dx.shape), to_string(sums.shape));
+  if (s.meta()) {
+    const char* const name = form == GeluForm::erf ? "gelu_erf_backward_sums" : "gelu_backward_sums";
+    s.meta()->add(s, op_cost(name, OpClass::elementwise, 17.0 * x.elements(), {dx}, {dy, x}));
+    place(s, "gelu_backward_sums", Rule::elementwise, {dx}, {dy, x});
+    place(s, "gelu_backward_sums", Rule::sum_rows, {sums}, {dy, x}, accumulate);
+    return;
+  }
+  LT_LAUNCH(s, gelu_backward_sums, x.dtype, dx.data, sums.data, dy.data, x.data, x.rows(), x.cols(), form,
+            accumulate);
+}
+
 }  // namespace ltrain

@@ -35,6 +35,11 @@ void gelu_forward(Stream& s, Tensor y, Tensor x, GeluForm form = GeluForm::tanh)
 /// Gradient of gelu_forward. dx may alias dy or x.
 void gelu_backward(Stream& s, Tensor dx, Tensor dy, Tensor x, GeluForm form = GeluForm::tanh);
 
+/// gelu_backward, and sums (F) (+)= sum over rows of dx, as rounded: the gradient of a bias that x has. sums:
+/// f32 (f64 for f64). The bits are those of gelu_backward and then sum_rows.
+void gelu_backward_sums(Stream& s, Tensor dx, Tensor sums, Tensor dy, Tensor x, GeluForm form,
+                        bool accumulate);
+
 LT_KERNEL(swiglu_forward, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols)
 LT_KERNEL(swiglu_backward, DType t, void* dgate_up, const void* dy, const void* gate_up, int64_t rows,
           int64_t cols)
@@ -46,5 +51,7 @@ LT_KERNEL(geglu_backward, DType t, void* dgate_up, const void* dy, const void* g
           int64_t cols, GeluForm form)
 LT_KERNEL(gelu_forward, DType t, void* y, const void* x, int64_t n, GeluForm form)
 LT_KERNEL(gelu_backward, DType t, void* dx, const void* dy, const void* x, int64_t n, GeluForm form)
+LT_KERNEL(gelu_backward_sums, DType t, void* dx, void* sums, const void* dy, const void* x, int64_t rows,
+          int64_t cols, GeluForm form, bool accumulate)
 
 }  // namespace ltrain

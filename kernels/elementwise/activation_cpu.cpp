@@ -1,6 +1,7 @@
 #include "kernels/elementwise/activation.h"
 
 #include "kernels/elementwise/swiglu_row_cpu.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/tensor/parallel_for.h"
 #include "kernels/tensor/vector_math.h"
 
@@ -196,6 +197,12 @@ void gelu_backward_cpu(DType t, void* dx, const void* dy, const void* x, int64_t
       });
     });
   });
+}
+
+void gelu_backward_sums_cpu(DType t, void* dx, void* sums, const void* dy, const void* x, int64_t rows,
+                            int64_t cols, GeluForm form, bool accumulate) {
+  gelu_backward_cpu(t, dx, dy, x, rows * cols, form);
+  sum_rows_cpu(t, sums, dx, rows, cols, accumulate);
 }
 
 }  // namespace ltrain::LT_ISA

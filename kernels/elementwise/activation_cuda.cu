@@ -1,3 +1,4 @@
+#include "kernels/cuda/column_sums_cuda.h"
 #include "kernels/cuda/fast_math_cuda.h"
 #include "kernels/cuda/pack_cuda.h"
 #include "kernels/elementwise/activation.h"
@@ -165,6 +166,32 @@ __global__ void gelu_erf_backward(T* dx, const T* dy, const T* x, int64_t n) {
   gelu_gradients<GeluErf<T>, P>(dx, dy, x, n);
 }
 
+/// N elements of gelu's gradient for partial_column_sums: stores them, and gives them as stored.
+template <class G, class T, int N>
+struct GeluGradients {
+  struct Loaded {
+    Pack<T, N> dy, x;
+  };
+  static constexpr int kRows = sizeof(T) > 4 ? 1 : 2;
+  T* dx;
+  const T *dy, *x;
+  int64_t cols;
+  __device__ __forceinline__ Loaded load(int64_t row, int64_t col) const {
+    const int64_t at = row * cols + col;
+    return {.dy = cuda::load<T, N>(dy, at), .x = cuda::load<T, N>(x, at)};
+  }
+  __device__ __forceinline__ void operator()(compute_t<T>* v, const Loaded& loaded, int64_t row,
+                                             int64_t col) const {
+    compute_t<T> d[N];
+    unpack(v, loaded.x);
+    unpack(d, loaded.dy);
+    for (int j = 0; j < N; ++j) d[j] *= G(v[j]).slope;
+    const Pack<T, N> kept = rounded<T, N>(d);
+    store(dx, row * cols + col, kept);
+    unpack(v, kept);
+  }
+};
+
 template <template <class> class Gated>
 void forward(Stream& s, DType t, void* y, const void* gate_up, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
@@ -241,6 +268,24 @@ void gelu_backward_cuda(Stream& s, DType t, void* dx, const void* dy, const void
       const auto kernel = form == GeluForm::erf ? cuda::gelu_erf_backward<T, N> : cuda::gelu_backward<T, N>;
       launch(s, blocks_for(n / N, kThreads), kThreads, 0, kernel, static_cast<T*>(dx),
              static_cast<const T*>(dy), static_cast<const T*>(x), n);
+    });
+  });
+}
+
+void gelu_backward_sums_cuda(Stream& s, DType t, void* dx, void* sums, const void* dy, const void* x,
+                             int64_t rows, int64_t cols, GeluForm form, bool accumulate) {
+  dispatch_float(t, [&]<class T>() {
+    with_pack<T>(cols, {dx, sums, dy, x}, [&]<int N>() {
+      const auto run = [&]<class G>() {
+        column_sums<N>(s, static_cast<compute_t<T>*>(sums),
+                       GeluGradients<G, T, N>{static_cast<T*>(dx), static_cast<const T*>(dy),
+                                              static_cast<const T*>(x), cols},
+                       rows, cols, accumulate);
+      };
+      if (form == GeluForm::erf)
+        run.template operator()<GeluErf<T>>();
+      else
+        run.template operator()<Gelu<T>>();
     });
   });
 }

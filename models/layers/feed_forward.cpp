@@ -21,7 +21,13 @@ void feed_forward_activation(Stream& s, FeedForward kind, Tensor y, Tensor hidde
   }
 }
 
-void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidden, Tensor dy, Tensor hidden) {
+void feed_forward_activation_backward(Stream& s, FeedForward kind, Tensor dhidden, Tensor dy, Tensor hidden,
+                                      const GradBuffer& bias) {
+  if (bias.tensor.defined()) {
+    LT_CHECK(!has_gate(kind), "expected a bias gradient of an activation without a gate");
+    const GeluForm form = kind == FeedForward::gelu_erf ? GeluForm::erf : GeluForm::tanh;
+    return gelu_backward_sums(s, dhidden, bias.tensor, dy, hidden, form, bias.accumulate);
+  }
   switch (kind) {
     case FeedForward::swiglu:
       return swiglu_backward(s, dhidden, dy, hidden);

@@ -125,15 +125,22 @@ Gathered Linear::gather_ahead(Step& step, Tensor x) const {
   return step.cuts_rows() ? gather_rows_start(step, x, "gathered rows") : Gathered();
 }
 
-void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead) const {
+GradBuffer Linear::bias_sums(Step& step) const {
+  const bool sums = step.groups.one_d() && cut_ == LinearSharding::column;
+  if (!sums || bias_ < 0 || !step.params.trains(bias_)) return {};
+  return step.params.accumulate(bias_, parts_);
+}
+
+void Linear::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead, bool bias_summed) const {
+  const Tensor bias_dy = bias_summed ? Tensor() : dy;
   switch (step.groups.mesh.tensor_mode) {
     case TensorMode::one_d:
       if (magnitudes_.on()) {
         Tensor before = before_magnitudes(step, dy);
-        line_backward(step, dx, before, dy, x, ahead);
+        line_backward(step, dx, before, bias_dy, x, ahead);
         return step.release(before);
       }
-      return line_backward(step, dx, dy, dy, x, ahead);
+      return line_backward(step, dx, dy, bias_dy, x, ahead);
     case TensorMode::two_d:
       return backward_2d(step, dx, dy, x);
     case TensorMode::three_d:
@@ -273,8 +280,10 @@ void Linear::weight_backward(Step& step, Tensor dy, Tensor x, const GradientRand
 
 void Linear::bias_backward(Step& step, Tensor dy) const {
   if (bias_ < 0 || !step.params.trains(bias_)) return;
-  const GradBuffer to = step.params.accumulate(bias_, parts_);
-  sum_rows(step.compute, to.tensor, dy, to.accumulate);
+  if (dy.defined()) {
+    const GradBuffer to = step.params.accumulate(bias_, parts_);
+    sum_rows(step.compute, to.tensor, dy, to.accumulate);
+  }
   step.params.grad_ready(bias_);
 }
 

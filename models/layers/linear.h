@@ -45,7 +45,12 @@ class Linear {
   void forward(Step& step, Tensor y, Tensor x) const;
   /// dx = dy W if dx is defined; dW (+)= dy^T x; db (+)= column sums of dy. Marks the gradients ready.
   /// step.deferred defers dW; x and dy then live on, and dy must not change with row.
-  void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead = {}) const;
+  /// `bias_summed`: db is there already (bias_sums).
+  void backward(Step& step, Tensor dx, Tensor dy, Tensor x, Gathered ahead = {},
+                bool bias_summed = false) const;
+  /// db, to which the op that makes dy adds the sums of dy's columns; the next `backward` is then called with
+  /// bias_summed. Undefined where the bias is frozen or absent, or is not a sum of this rank's dy.
+  GradBuffer bias_sums(Step& step) const;
   /// True if `backward` reads dy only as an operand of two FP8 matmuls, whose step is known before: the op
   /// that makes dy may then write codes (Fp8State::gradient), and dy is those.
   bool takes_codes(const Step& step) const;
@@ -144,7 +149,7 @@ class Linear {
   /// of the next. If rows are sharded, only with args.trans_b.
   void summed_product(Step& step, Tensor y, Tensor a, Tensor weight, const MatmulArgs& args) const;
   void line_forward(Step& step, Tensor y, Tensor x) const;
-  /// `bias_dy`: gradient of the output with the bias.
+  /// `bias_dy`: gradient of the output with the bias; undefined: db is there already.
   void line_backward(Step& step, Tensor dx, Tensor dy, Tensor bias_dy, Tensor x, Gathered ahead) const;
   void forward_2d(Step& step, Tensor y, Tensor x) const;
   void backward_2d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
@@ -152,6 +157,7 @@ class Linear {
   void backward_3d(Step& step, Tensor dx, Tensor dy, Tensor x) const;
   void weight_backward_3d(Step& step, Tensor dy, Tensor x) const;
   void weight_backward(Step& step, Tensor dy, Tensor x, const GradientRandom& random) const;
+  /// dy undefined: db is there already.
   void bias_backward(Step& step, Tensor dy) const;
   int weight_ = -1, bias_ = -1, parts_ = 0;
   std::vector<Adapters> lora_;

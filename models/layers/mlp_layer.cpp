@@ -75,21 +75,22 @@ void MlpLayer::backward(Step& step, Tensor dx, Tensor dy, Tensor x, Saved& saved
   Tensor dact = step.temporary("d mlp activation", {saved.hidden.shape[0], intermediate_});
   down_.backward(step, dact, dy, saved.act);
   step.release(saved.act);
-  Tensor dhidden = hidden_gradient(step, dact, saved.hidden);
+  const GradBuffer bias = has_gate(kind_) ? GradBuffer() : up_.bias_sums(step);
+  Tensor dhidden = hidden_gradient(step, dact, saved.hidden, bias);
   step.release(dact);
   if (is_fp8(dhidden.dtype)) step.release(saved.hidden);
-  up_.backward(step, dx, dhidden, x);
+  up_.backward(step, dx, dhidden, x, {}, /*bias_summed=*/bias.tensor.defined());
   step.release(dhidden);
   saved.hidden = Tensor();
 }
 
-Tensor MlpLayer::hidden_gradient(Step& step, Tensor dact, Tensor hidden) const {
+Tensor MlpLayer::hidden_gradient(Step& step, Tensor dact, Tensor hidden, const GradBuffer& bias) const {
   if (kind_ == FeedForward::swiglu && up_.takes_codes(step)) {
     const RoundedOutput out = step.fp8->gradient(step, up_.slot(), hidden.shape);
     swiglu_backward_fp8(step.compute, out, dact, hidden);
     return out.codes;
   }
-  feed_forward_activation_backward(step.compute, kind_, hidden, dact, hidden);
+  feed_forward_activation_backward(step.compute, kind_, hidden, dact, hidden, bias);
   return hidden;
 }
 

@@ -30,8 +30,9 @@ class MlpLayer {
   /// Computes the missing tensors of `saved`. Result: codes for down_'s forward where saved.act has those of
   /// the transpose, which the caller releases.
   Tensor activate(Step& step, Tensor x, int64_t rows, Saved& saved) const;
-  /// Gradient of `hidden`, which it overwrites, or new codes of it where up_ takes them.
-  Tensor hidden_gradient(Step& step, Tensor dact, Tensor hidden) const;
+  /// Gradient of `hidden`, which it overwrites, or new codes of it where up_ takes them. `bias`: where
+  /// defined, the sums of its columns are added to it.
+  Tensor hidden_gradient(Step& step, Tensor dact, Tensor hidden, const GradBuffer& bias) const;
   Linear up_, down_;
   FeedForward kind_ = FeedForward::swiglu;
   int64_t intermediate_ = 0;  // on this rank

@@ -31,7 +31,7 @@ SLOTS, MOST_A_PACK = 99, 74
 # The kernels that a step of llama and of gpt2 in bf16 or fp8 with fp32 gradients launches, by object.
 WATCHED = {
     "activation": ["gated_forward<bf16, 8, Swiglu<bf16> >", "gated_backward<bf16, 8, Swiglu<bf16> >", "gelu_forward<bf16, 8>",
-                   "gelu_backward<bf16, 8>"],
+                   "gelu_backward<bf16, 8>", "partial_column_sums<8, float, GeluGradients<Gelu<bf16>, bf16, 8> >"],
     "cross_entropy": ["cross_entropy_kept<bf16, false>", "cross_entropy<8, float, bf16, false>", "stats<8, float, false>",
                       "sharded<8, float, bf16, false>"],
     "embedding": ["lookup<bf16, 8, false>", "lookup<bf16, 8, true>", "add_runs<bf16, 8>"],

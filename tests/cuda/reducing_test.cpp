@@ -1,5 +1,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/cuda/persistent_cuda.h"
+#include "kernels/elementwise/activation.h"
+#include "kernels/elementwise/tensor_ops.h"
 #include "kernels/loss/cross_entropy.h"
 #include "kernels/loss/distillation.h"
 #include "kernels/loss/sample_labels.h"
@@ -9,6 +11,44 @@
 
 using namespace ltrain;
 using namespace ltrain::test;
+
+TEST_CASE("gelu's gradient with the sums of its columns: the bits of both apart") {
+  if (!have_cuda()) return;
+  for (DType t : kFloats)
+    for (const GeluForm form : {GeluForm::tanh, GeluForm::erf})
+      // One row, one chunk of rows, several; columns of packs and others.
+      for (const auto& [rows, cols] :
+           {std::pair<int64_t, int64_t>{1, 8}, {70, 37}, {130, 264}, {999, 72}, {1500, 8}}) {
+        CAPTURE(dtype_name(t), rows, cols, form == GeluForm::erf);
+        Twin w(t);
+        const auto x = w.random(t, {rows, cols}, 4), dy = w.random(t, {rows, cols});
+        const auto apart = w.blank(t, {rows, cols}), together = w.random(t, {rows, cols}, 4);
+        const auto sums_apart = w.random(wide(t), {cols}), first = w.random(wide(t), {cols});
+        const auto sums = w.random(wide(t), {cols});
+        w.check([&](Stream& s, const Twin::At& at) {
+          const auto same = [&](Twin::Id a, Twin::Id b) {
+            std::string bits[2];
+            for (const auto& [to, id] : {std::pair{&bits[0], a}, {&bits[1], b}}) {
+              to->resize(static_cast<size_t>(at(id).bytes()));
+              s.copy(to->data(), at(id).data, at(id).bytes());
+            }
+            s.synchronize();
+            return bits[0] == bits[1];
+          };
+          s.copy(at(together).data, at(x).data, at(x).bytes());
+          s.copy(at(sums).data, at(sums_apart).data, at(sums).bytes());
+          gelu_backward(s, at(apart), at(dy), at(x), form);
+          sum_rows(s, at(first), at(apart), false);
+          sum_rows(s, at(sums_apart), at(apart), true);
+          CHECK_FALSE(same(sums, sums_apart));
+          gelu_backward_sums(s, at(together), at(sums), at(dy), at(together), form, true);  // in place
+          CHECK(same(together, apart));
+          CHECK(same(sums, sums_apart));
+          gelu_backward_sums(s, at(together), at(sums), at(dy), at(x), form, false);
+          CHECK(same(sums, first));
+        });
+      }
+}
 
 TEST_CASE("cross-entropy with its gradient, in place and narrower, some rows not counted") {
   if (!have_cuda()) return;

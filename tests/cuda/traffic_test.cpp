@@ -239,6 +239,13 @@ TEST_CASE("casts, sums and updates move each element once") {
       4 * n * 2, /*sums of four chunks of rows*/ 4 * cols * 8 + cols * 8, 4 * cols * 2 + 2 * cols);
   check_traffic(
       [&](Operands& o) {
+        const Tensor sums = o.make(kF32, {cols}), dx = o.make(kBf16, {4 * rows, cols}),
+                     dy = o.make(kBf16, {4 * rows, cols}), x = o.make(kBf16, {4 * rows, cols});
+        return [=](Stream& s) { gelu_backward_sums(s, dx, sums, dy, x, GeluForm::tanh, true); };
+      },
+      3 * 4 * n * 2, /*sums of four chunks of rows*/ 4 * cols * 8 + cols * 8, 4 * cols * 2 + 2 * cols);
+  check_traffic(
+      [&](Operands& o) {
         const Tensor master = o.make(kF32, {n}), m = o.make(kF32, {n}), v = o.make(kF32, {n}),
                      g = o.make(kF32, {n}), low = o.make(kBf16, {n});
         OptimizerStep a;

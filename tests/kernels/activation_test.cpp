@@ -184,6 +184,35 @@ TEST_CASE("gelu equals its double reference in both forms, forward and backward"
     });
 }
 
+TEST_CASE("gelu's gradient with the sums of its columns has the bits of both apart") {
+  for (const auto& [rows, cols] : kShapes)
+    for (const GeluForm form : {GeluForm::tanh, GeluForm::erf})
+      each_float([&, rows = rows, cols = cols]<class T>() {
+        using A = compute_t<T>;
+        const DType t = dtype_of<T>::value;
+        const auto x = random_array<T>(rows * cols, 3, 5), dy = random_array<T>(rows * cols, 4);
+        const auto before = random_array<A>(cols, 5);
+        const auto together = BOTH_ISAS(gelu_backward_sums_cpu);
+        const auto alone = BOTH_ISAS(gelu_backward_cpu);
+        for (size_t i = 0; i < together.size(); ++i)
+          for (const bool accumulate : {false, true}) {
+            INFO(together[i].first << " " << rows << " x " << cols << (accumulate ? ", added" : ""));
+            Guarded<T> dx(rows * cols), in_place = x;
+            Guarded<A> sums = before, wanted = before;
+            together[i].second(t, in_place.data(), sums.data(), dy.data(), in_place.data(), rows, cols, form,
+                               accumulate);
+            alone[i].second(t, dx.data(), dy.data(), x.data(), rows * cols, form);
+            for (int64_t c = 0; c < cols; ++c) {
+              if (!accumulate) wanted[c] = 0;
+              for (int64_t row = 0; row < rows; ++row) wanted[c] += get(dx.data(), row * cols + c);
+            }
+            CHECK(in_place.bits() == dx.bits());
+            CHECK(sums.bits() == wanted.bits());
+            CHECK((sums.intact() && in_place.intact()));
+          }
+      });
+}
+
 TEST_CASE("activations saturate without NaN") {
   each_float([&]<class T>() {
     Guarded<T> x(8), y(8), dx(8), dy(8), gate_up(16), out(8);

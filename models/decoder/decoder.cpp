@@ -64,11 +64,17 @@ void Decoder::declare_head(ParameterStore& store, const Groups& groups, const De
 
 std::vector<Fp8Weight> Decoder::quantize_operands(const ParameterStore& store, const Fp8Settings& settings) {
   std::vector<Fp8Weight> weights;
-  for (const StageLayers& stage : stages_)
+  const bool experts = config_.moe.num_experts > 0;
+  bool heads = false;
+  for (const StageLayers& stage : stages_) {
+    heads = heads || stage.heads;
     for (int64_t i = stage.first; i < stage.first + stage.count; ++i)
       if (i >= settings.first_layers && i < config_.num_hidden_layers - settings.last_layers)
-        blocks_[i].quantize_operands(store, settings,
-                                     static_cast<int>(i) * fp8_slots(config_.moe.num_experts > 0), weights);
+        blocks_[i].quantize_operands(store, settings, static_cast<int>(i) * fp8_slots(experts), weights);
+  }
+  if (settings.output_layer && heads)
+    head_.quantize_operands(store, settings,
+                            static_cast<int>(fp8_output_slot(config_.num_hidden_layers, experts)), weights);
   return weights;
 }
 

@@ -37,7 +37,8 @@ class Decoder {
   Decoder(const ModelConfig& config, ParameterStore& store, const Groups& groups,
           const DecoderOptions& options);
   const ModelConfig& config() const { return config_; }
-  /// Makes linear layers of blocks multiply in FP8 in steps with FP8, and returns their weights.
+  /// Makes linear layers of blocks, and with settings.output_layer the output layer, multiply in FP8 in steps
+  /// with FP8. Returns their weights.
   std::vector<Fp8Weight> quantize_operands(const ParameterStore& store, const Fp8Settings& settings);
   /// Segments of the store: the embedding, the layers, the head.
   static int segments(const ModelConfig& config) { return static_cast<int>(config.all_layers()) + 2; }

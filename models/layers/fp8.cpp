@@ -64,27 +64,60 @@ void Fp8State::finish_step(Stream& compute, const Group& world) {
   place_require(compute, "the steps of the next step", steps_, Placement::R());
 }
 
+Fp8State::KeptWeight& Fp8State::weight_slot(int slot) {
+  if (kept_.size() <= static_cast<size_t>(slot)) kept_.resize(static_cast<size_t>(slot) + 1);
+  return kept_[static_cast<size_t>(slot)];
+}
+
+void Fp8State::allocate_codes(Stream& compute, Memory& memory, MemoryKind kind, const Fp8Weight& w,
+                              bool both) {
+  KeptWeight& k = weight_slot(w.slot);
+  k.operand[0] = operand(memory, kind, Fp8Role::weight, w.rows, w.cols, w.matrices);
+  if (both) k.operand[1] = operand(memory, kind, Fp8Role::weight, w.cols, w.rows, w.matrices);
+  if (settings_.recipe != Fp8Recipe::tensorwise) return;
+  k.step = memory.allocate(kind, "step of a weight", DType::f32, {1});
+  place_set(compute, k.step, kAllAxes, Placement::R());
+}
+
 void Fp8State::keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights) {
-  for (const Fp8Weight& w : weights) {
-    if (kept_.size() <= static_cast<size_t>(w.slot)) kept_.resize(static_cast<size_t>(w.slot) + 1);
-    KeptWeight& k = kept_[static_cast<size_t>(w.slot)];
-    for (const bool transposed : {false, true})
-      k.operand[transposed] = operand(memory, MemoryKind::fp8_weights, Fp8Role::weight,
-                                      transposed ? w.cols : w.rows, transposed ? w.rows : w.cols, w.matrices);
-    if (settings_.recipe != Fp8Recipe::tensorwise) continue;
-    k.step = memory.allocate(MemoryKind::fp8_weights, "step of a weight", DType::f32, {1});
-    place_set(compute, k.step, kAllAxes, Placement::R());
-  }
+  for (const Fp8Weight& w : weights)
+    allocate_codes(compute, memory, MemoryKind::fp8_weights, w, /*both=*/true);
 }
 
 void Fp8State::forget_weights() {
-  for (KeptWeight& k : kept_) k.rounded[0] = k.rounded[1] = k.has_step = false;
+  for (KeptWeight& k : kept_) k.forget();
+}
+
+void Fp8State::hold_weight(Step& step, const Fp8Weight& weight) {
+  KeptWeight& k = weight_slot(weight.slot);
+  k.held = true;
+  k.temporary = !k.operand[0].codes.defined();
+  if (k.temporary)
+    allocate_codes(step.compute, step.memory, MemoryKind::temporaries, weight, /*both=*/step.training);
+  if (k.temporary || !step.training) k.forget();  // in evaluation, codes may be older than the weights
+}
+
+void Fp8State::release_weight(Step& step, int slot) {
+  KeptWeight& k = weight_slot(slot);
+  LT_CHECK(k.held, "slot {}: expected a held weight to release, got none", slot);
+  if (!step.training) k.forget();
+  k.held = false;
+  if (!k.temporary) return;
+  if (k.step.defined()) step.memory.release(k.step);
+  for (Fp8Operand& o : k.operand)
+    if (o.codes.defined()) release(step, o);
+  k = {};
+}
+
+void Fp8State::expect(Stream& compute, int slot, Fp8Role role, double amax) {
+  if (history_.defined()) fill_value(compute, element(history_, slot, role), amax);
 }
 
 Fp8State::KeptWeight* Fp8State::kept(const Step& step, int slot, const Fp8Source& source) {
   const auto at = static_cast<size_t>(slot);
-  if (source.role != Fp8Role::weight || source.copied || !step.training || at >= kept_.size()) return nullptr;
-  return kept_[at].operand[0].codes.defined() ? &kept_[at] : nullptr;
+  if (source.role != Fp8Role::weight || source.copied || at >= kept_.size()) return nullptr;
+  KeptWeight& k = kept_[at];
+  return k.operand[0].codes.defined() && (step.training || k.held) ? &k : nullptr;
 }
 
 Tensor Fp8State::current_steps(Step& step, std::initializer_list<const Fp8Source*> sources) const {
@@ -212,6 +245,20 @@ void Fp8State::multiply(Step& step, int slot, Tensor out, const Fp8Source& a, co
   if (!kept && !as_it_is(b)) release(step, right);
   if (!as_it_is(a)) release(step, left);
   if (current.defined()) step.memory.release(current);
+}
+
+void Fp8State::multiply_linear(Step& step, int slot, Tensor out, Tensor a, Tensor b, const MatmulArgs& args,
+                               bool transposed_input) {
+  // x W^T, dy W, dy^T x
+  const Fp8Role left = args.trans_b ? Fp8Role::input : Fp8Role::gradient;
+  const Fp8Role right = args.trans_a ? Fp8Role::input : Fp8Role::weight;
+  MatmulArgs plain = args;
+  plain.trans_a = plain.trans_b = false;
+  const Fp8Source source{.of = b,
+                         .transposed = !args.trans_b,
+                         .role = right,
+                         .is_transposed = args.trans_a && transposed_input && is_fp8(b.dtype)};
+  multiply(step, slot, out, {a, args.trans_a, left}, source, plain);
 }
 
 void Fp8State::release(Step& step, Fp8Operand& o) {

@@ -34,6 +34,12 @@ enum class Fp8Linear : uint8_t { qkv, output, up, down, experts_up, experts_down
 constexpr int fp8_slots(bool experts) { return experts ? 6 : 4; }
 /// `first`: first slot of the block.
 constexpr int fp8_slot(int first, Fp8Linear which) { return first + static_cast<int>(which); }
+/// Slot of the output layer, behind those of `layers` layers.
+constexpr int64_t fp8_output_slot(int64_t layers, bool experts) { return layers * fp8_slots(experts); }
+
+/// Multiples of this are the widths and rows that cuBLASLt multiplies: operand rows lie at multiples of 16
+/// bytes.
+inline constexpr int64_t kFp8Aligned = 16;
 
 /// Name of delayed scaling's history in checkpoints.
 inline constexpr const char* kFp8History = "optimizer/fp8/amax_history";
@@ -65,6 +71,14 @@ class Fp8State {
   void keep_weights(Stream& compute, Memory& memory, const std::vector<Fp8Weight>& weights);
   /// Called after weights have changed.
   void forget_weights();
+  /// Until release_weight, several matmuls use this weight, which does not change: it is quantized once for
+  /// each orientation, in temporaries if keep_weights has allocated nothing. In evaluation, no matmul of a
+  /// backward follows.
+  void hold_weight(Step& step, const Fp8Weight& weight);
+  void release_weight(Step& step, int slot);
+  /// Largest magnitude that a role is expected to have in the first step: delayed scaling begins with it. A
+  /// loaded state replaces it.
+  void expect(Stream& compute, int slot, Fp8Role role, double amax);
   /// True if the op that makes a slot's input, or the gradient of its output, may quantize it, because its
   /// step is known before. The layer then gets the codes (input, gradient).
   bool knows_steps(const Step& step, int slot) const;
@@ -83,6 +97,10 @@ class Fp8State {
   /// out = a b^T of the quantized operands, as in matmul_fp8. An input may be quantized already.
   void multiply(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
                 const MatmulArgs& args);
+  /// One of the three matmuls of a linear layer, by the transposes of `args`: x W^T, dy W, dy^T x.
+  /// `transposed_input`: x as codes is that of its transpose in dy^T x (kept_input).
+  void multiply_linear(Step& step, int slot, Tensor out, Tensor a, Tensor b, const MatmulArgs& args,
+                       bool transposed_input = false);
   /// Matmuls of groups of rows, each with its matrix of a stack: a b_g^T (b transposed: a b_g) into rows; or,
   /// with both transposed, into a stack, added with `accumulate`. Rows beyond the groups are unchanged.
   void multiply_groups(Step& step, int slot, Tensor out, const Fp8Source& a, const Fp8Source& b,
@@ -101,7 +119,13 @@ class Fp8State {
     bool rounded[2] = {};
     Tensor step;  // tensorwise
     bool has_step = false;
+    bool held = false;       // between hold_weight and release_weight
+    bool temporary = false;  // its memory is that of hold_weight
+    void forget() { rounded[0] = rounded[1] = has_step = false; }
   };
+  KeptWeight& weight_slot(int slot);
+  /// Allocates memory for the codes of a weight, of its transpose with `both`, and for its step.
+  void allocate_codes(Stream& compute, Memory& memory, MemoryKind kind, const Fp8Weight& weight, bool both);
   DType format(Fp8Role role) const;
   Tensor element(Tensor table, int slot, Fp8Role role) const;
   KeptWeight* kept(const Step& step, int slot, const Fp8Source& source);

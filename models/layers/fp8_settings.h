@@ -18,6 +18,7 @@ LT_ENUM_NAMES(Fp8Recipe, {Fp8Recipe::delayed, "delayed"}, {Fp8Recipe::tensorwise
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::delayed;
   bool hybrid = true;                         ///< gradients are e5m2, otherwise e4m3 like the rest
+  bool output_layer = false;                  ///< the output layer is quantized too
   int64_t history = 1024;                     ///< delayed: number of remembered steps
   bool most_recent = false;                   ///< delayed: only the last step counts
   int64_t margin = 0;                         ///< delayed, tensorwise: quantization steps are 2^margin larger

@@ -74,18 +74,20 @@ void Head::declare(ParameterStore& store, const Groups& groups, const ModelConfi
     weight_ = store.add({w});
   }
   vocab_ = store.spec(weight_).shape[0];
+  whole_vocab_ = c.vocab_size;
   if (groups.mesh.tensor_mode == TensorMode::three_d) vocab_ *= groups.depth.size();  // gathered
   part_ = share(c.vocab_size, groups.inner().rank(), groups.inner().size());
 }
 
-int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab) {
+int64_t Head::chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab, int64_t multiple) {
   // Each chunk reads and writes the weight's gradient once, 8 V H bytes in fp32, in addition to 6 R V H
   // FLOPs. A CPU, with some 20 FLOPs in the time of a byte, hides that behind 64 MiB of logits; a GPU, with
   // some 300, needs thousands of rows (schema: train.logits_chunk_size).
-  const int64_t fit =
+  const int64_t most =
       chunk.rows > 0 ? chunk.rows : std::max(chunk.least, (int64_t{16} << 20) / vocab / 64 * 64);
-  const int64_t chunks = (rows + fit - 1) / fit;
-  return (rows + chunks - 1) / chunks;
+  const int64_t fit = std::max(multiple, most / multiple * multiple), chunks = (rows + fit - 1) / fit,
+                units = (rows + multiple - 1) / multiple;
+  return std::min(rows, (units + chunks - 1) / chunks * multiple);
 }
 
 void Head::chunk_loss(Step& step, const MicroBatch& mb, Tensor logits, Tensor targets, int64_t first_row,
@@ -212,9 +214,20 @@ void Head::release_logits(Step& step, Logits& l) const {
   step.release(l.values);
 }
 
+void Head::chunk_backward(Step& step, Tensor dx, Tensor grad, Tensor x, const GradBuffer* to,
+                          bool first) const {
+  if (to && multiplies_fp8(step)) step.fp8->expect_both(fp8_.slot, grad);
+  product(step, dx, grad, step.params.value(weight_));
+  if (!to) return;
+  MatmulArgs outer;
+  outer.trans_a = true;
+  outer.accumulate = to->accumulate || !first;
+  product(step, to->tensor, grad, x, outer);
+}
+
 void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) const {
   MicroBatch mb = batch;
-  const int64_t rows = mb.rows(), chunk = chunk_rows(step.logits_chunk, rows, vocab_);
+  const int64_t rows = mb.rows(), chunk = line_chunk_rows(step, rows);
   const Tensor weight = step.params.value(weight_);
   Tensor whole = gather_rows(step, y, "gathered rows");
   Logits logits = make_logits(step, chunk);
@@ -223,6 +236,8 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     release_logits(step, logits);
     return release_whole(step, whole, y);
   }
+  const bool held = multiplies_fp8(step) && chunk < rows;
+  if (held) step.fp8->hold_weight(step, fp8_);
   Tensor partial, taught;
   if (mb.distilled.on()) {
     if (mb.distilled.teacher) mb.distilled.teacher->begin_logits(step);
@@ -238,7 +253,7 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
     const Tensor x = whole.narrow(first, n), out = logits.values.narrow(0, n);
     MatmulArgs project;
     project.trans_b = true;
-    matmul(step.compute, out, x, weight, project);
+    product(step, out, x, weight, project);
     const Tensor grad = step.training ? logits.gradient.narrow(0, n) : Tensor();
     if (taught.defined()) {
       teach(step, mb, taught.narrow(0, n), out, mb.targets.narrow(first, n), first);
@@ -247,14 +262,10 @@ void Head::line_loss(Step& step, const MicroBatch& batch, Tensor y, Tensor dy) c
       if (mb.take_logits) (*mb.take_logits)(out, first);
       chunk_loss(step, mb, out, mb.targets.narrow(first, n), first, grad);
     }
-    if (!step.training) continue;
-    matmul(step.compute, partial.narrow(first, n), grad, weight);
-    if (!trains) continue;
-    MatmulArgs outer;
-    outer.trans_a = true;
-    outer.accumulate = to.accumulate || first > 0;
-    matmul(step.compute, to.tensor, grad, x, outer);
+    if (step.training)
+      chunk_backward(step, partial.narrow(first, n), grad, x, trains ? &to : nullptr, first == 0);
   }
+  if (held) step.fp8->release_weight(step, fp8_.slot);
   if (mb.pairs.on()) step.memory.release(mb.pairs.weights);
   if (taught.defined()) {
     step.memory.release(taught);

@@ -6,6 +6,8 @@
 
 #include "kernels/elementwise/embedding.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/matmul/matmul.h"
+#include "models/layers/fp8.h"
 #include "models/layers/model_config.h"
 #include "models/layers/norm_layer.h"
 
@@ -34,8 +36,16 @@ class Head {
   Tensor final_rows(Step& step, Residual& r) const;
   /// out = logits of `rows`, rows of the final norm's result, over this rank's columns.
   void project(const Step& step, Tensor out, Tensor rows) const;
-  /// Rows of logits held at a time, for `rows` rows with `vocab` columns on this rank; chunks are equal.
-  static int64_t chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab);
+  /// Rows of logits held at a time, for `rows` rows with `vocab` columns on this rank. Chunks are equal, but
+  /// multiples of `multiple`: the last one may be smaller.
+  static int64_t chunk_rows(const LogitsChunk& chunk, int64_t rows, int64_t vocab, int64_t multiple = 1);
+  /// Number whose multiples are the rows of chunks with FP8 matmuls: the alignment that a GPU needs, or the
+  /// blocks that have a step.
+  static int64_t fp8_chunk_multiple(const Fp8Settings& settings);
+  /// Called after declare: logits and their gradients are multiplied in FP8 in steps with FP8, unless
+  /// settings.keep excludes the weight, which is otherwise added to `weights`. Not in 2D or 3D.
+  void quantize_operands(const ParameterStore& store, const Fp8Settings& settings, int slot,
+                         std::vector<Fp8Weight>& weights);
 
  private:
   /// Losses of all rows of y, the norm's result; in training also dy and the weight's gradient.
@@ -50,6 +60,13 @@ class Head {
   };
   Logits make_logits(Step& step, int64_t rows) const;
   void release_logits(Step& step, Logits& logits) const;
+  bool multiplies_fp8(const Step& step) const { return step.fp8 && fp8_.slot >= 0; }
+  /// Rows of a chunk of line_loss.
+  int64_t line_chunk_rows(const Step& step, int64_t rows) const;
+  /// out = op(a) op(b): x W^T, dy W or dy^T x of one chunk.
+  void product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArgs& args = {}) const;
+  /// dx = grad W; with `to` also dW (+)= grad^T x. `first`: the first chunk.
+  void chunk_backward(Step& step, Tensor dx, Tensor grad, Tensor x, const GradBuffer* to, bool first) const;
   void weight_done(Step& step) const {
     if (!shares_embedding_) step.params.grad_ready(weight_);
   }
@@ -76,7 +93,10 @@ class Head {
   bool shares_embedding_ = false;  // the embedding's backward completes the gradient
   int64_t vocab_ = 0;              // columns on this rank, padding included
   VocabColumns part_;
-  double soft_cap_ = 0;  ///< soft-cap of the logits; 0: none
+  double soft_cap_ = 0;        ///< soft-cap of the logits; 0: none
+  Fp8Weight fp8_{.slot = -1};  // slot -1: no FP8
+  Fp8Settings fp8_settings_;
+  int64_t whole_vocab_ = 0;  // columns on all ranks, without padding
 };
 
 /// Token embedding or output projection, (V, H). 1D: rows of the vocabulary over the tensor axis. 2D: rows

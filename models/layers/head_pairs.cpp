@@ -24,7 +24,7 @@ void Head::sum_pairs(Step& step, MicroBatch& mb, Tensor whole, Tensor logits) co
     const Tensor out = logits.narrow(0, n), targets = mb.targets.narrow(first, n);
     MatmulArgs project;
     project.trans_b = true;
-    matmul(s, out, whole.narrow(first, n), weight, project);
+    product(step, out, whole.narrow(first, n), weight, project);
     Tensor stats = gathered_stats(step, out, targets);
     row_log_probabilities(s, values.narrow(first, n), stats, targets);
     step.memory.release(stats);

@@ -38,16 +38,7 @@ void Linear::product(Step& step, Tensor out, Tensor a, Tensor b, const MatmulArg
     if (with.sparse_b) with.nonzeros = step.params.kept_share();
     return matmul(step.compute, out, a, b, with);
   }
-  // x W^T, dy W, dy^T x
-  const Fp8Role left = args.trans_b ? Fp8Role::input : Fp8Role::gradient;
-  const Fp8Role right = args.trans_a ? Fp8Role::input : Fp8Role::weight;
-  MatmulArgs plain = args;
-  plain.trans_a = plain.trans_b = false;
-  const Fp8Source source{.of = b,
-                         .transposed = !args.trans_b,
-                         .role = right,
-                         .is_transposed = args.trans_a && transposed_input_ && is_fp8(b.dtype)};
-  step.fp8->multiply(step, slot_, out, {a, args.trans_a, left}, source, plain);
+  step.fp8->multiply_linear(step, slot_, out, a, b, args, transposed_input_);
 }
 
 }  // namespace ltrain

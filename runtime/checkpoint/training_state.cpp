@@ -277,8 +277,8 @@ TrainingState::Resumed TrainingState::read(CheckpointReader& reader) {
           k.name == kProbedChoices
               ? "note: the checkpoint has no choices of a routing probe of these sequences: the "
                 "first one has none to compare with"
-              : "note: the checkpoint has no largest magnitudes of fp8, or of another "
-                "amax_history_len: they begin here");
+              : "note: the checkpoint has no largest magnitudes of fp8, or those of another "
+                "fp8.amax_history_len or fp8.output_layer: they begin here");
       continue;
     }
     tensors.read(k.name, Slice::whole(k.tensor.shape), k.tensor);

@@ -81,9 +81,12 @@ ordered_json figures_json(const std::set<FigureUse>& figures) {
 /// Number of times that weights are quantized (TrainProgram::make_fp8).
 std::string fp8_text(const Plan& p, const Recipe& recipe) {
   if (!computes_in(recipe, Precision::fp8)) return "";
+  const std::string output =
+      recipe.fp8.output_layer ? ", those of the output layer once a micro-batch, for all its chunks" : "";
   if (const ShardingPolicy s = recipe.parallel.sharding(); s.shards_weights() && !s.keeps_gathered())
-    return "weights are rounded at each use: ZeRO-3 releases them after it";
-  if (p.accumulation == 1) return "weights are rounded at each use: a step has one micro-batch";
+    return fmt::format("weights are rounded at each use{}: ZeRO-3 releases them after it", output);
+  if (p.accumulation == 1)
+    return fmt::format("weights are rounded at each use{}: a step has one micro-batch", output);
   return fmt::format(
       "weights are rounded once a step, and kept with their transposes for its {} micro-batches",
       p.accumulation);

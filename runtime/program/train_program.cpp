@@ -144,9 +144,15 @@ void TrainProgram::make_frozen_model() {
 }
 
 void TrainProgram::make_fp8() {
-  fp8_ = std::make_unique<Fp8State>(
-      *options_.fp8, device_.compute, device_.memory,
-      options_.model.num_hidden_layers * fp8_slots(options_.model.moe.num_experts > 0));
+  const int64_t output =
+      fp8_output_slot(options_.model.num_hidden_layers, options_.model.moe.num_experts > 0);
+  fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
+                                    output + options_.fp8->output_layer);
+  // The gradient of a logit is at most the weight of a token. With the scale of values about 1 a first step
+  // would round it to zero, and with it all other gradients.
+  if (options_.fp8->output_layer)
+    fp8_->expect(device_.compute, static_cast<int>(output), Fp8Role::gradient,
+                 1.0 / static_cast<double>(full_tokens()));
   const std::vector<Fp8Weight> weights = decoder_.quantize_operands(store_, *options_.fp8);
   // With one micro-batch each quantized weight is used once. Weights that are released after use would stay
   // in memory.
@@ -234,8 +240,7 @@ void TrainProgram::sum_counts(std::span<int64_t> counts, bool all_sites) {
     device_.groups.gradient.all_reduce(device_.compute, sums);
     if (all_sites) device_.groups.sum_over_sites(device_.compute, sums);
     place_require(device_.compute, "reading the token count", sums, Placement::R());
-    counts[0] =
-        options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
+    counts[0] = full_tokens();
     return;
   }
   const int64_t ranks = device_.groups.gradient.size() * (all_sites ? device_.groups.sites.size() : 1);

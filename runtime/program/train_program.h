@@ -321,6 +321,10 @@ class TrainProgram {
   void hand_choices(const HostBatch& batch, int64_t slot);
   void hand_logits(const HostBatch& batch, const Tensor& logits, int64_t first_row);
   void make_fp8();
+  /// Tokens of a global batch without padding.
+  int64_t full_tokens() const {
+    return options_.micro_batch * cut_.rows().rows * options_.accumulation * device_.groups.gradient.size();
+  }
   void make_frozen_model();
 
   ProgramOptions options_;

@@ -268,7 +268,8 @@ class Shrink {
     set("data.seq_length", std::min(r_.data.seq_length, length));
     if (m_.traits().positions == PositionEmbedding::learned)
       set("model.max_position_embeddings", std::min(m_.max_position_embeddings, length));
-    if (t.logits_chunk_size > 64) set("train.logits_chunk_size", 64);
+    const int64_t chunk = output_in_fp8() && r_.fp8.recipe == Fp8Recipe::blockwise ? kFp8Block : 64;
+    if (t.logits_chunk_size > chunk) set("train.logits_chunk_size", chunk);
   }
 
   /// Numbers of steps.
@@ -307,6 +308,8 @@ class Shrink {
     drop("recompute.budget");
   }
 
+  bool output_in_fp8() const { return computes_in(r_, Precision::fp8) && r_.fp8.output_layer; }
+
   /// Data, folders, and settings of the machine.
   void machine() {
     const std::string folder = shrunk_folder(r_);
@@ -315,7 +318,8 @@ class Shrink {
     set("data.cache", folder + "/data");
     drop({"data.tokenizer.path", "data.tokenizer.eod", "data.object_cache_gb", "data.chat_template"});
     set("data.tokenizer.kind", data::byte_tokenizer_kind().name);
-    set("model.vocab_size", data::byte_tokenizer_kind().vocab_size);
+    const int64_t ids = data::byte_tokenizer_kind().vocab_size;
+    set("model.vocab_size", output_in_fp8() ? round_up(ids, kFp8Block * tensor_) : ids);
     if (r_.task != Task::pretrain) set("data.chat_template", folder + "/chat.jinja");
     set("device", "cpu");
     drop({"cluster",

@@ -186,6 +186,7 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
   const bool experts = GENERATE(false, true);
   TinyOptions model;
   model.fp8.emplace().history = 3;
+  model.fp8->output_layer = !experts;
   std::vector<Layout> all{{"one rank"},
                           {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
                           {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
@@ -231,6 +232,10 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
   };
   CHECK(begun() == 1);
   CHECK(longer != whole);  // negative control: what is not loaded is missed
+  other = model;
+  other.fp8->output_layer = !model.fp8->output_layer;  // another number of layers
+  go_on(one, other, folder / "one rank/checkpoints", &notes);
+  CHECK(begun() == 1);
   TinyOptions plain = model;
   plain.fp8.reset();
   go_on(one, plain, folder / "one rank/checkpoints", &notes);

@@ -149,6 +149,7 @@ std::vector<Layout> layouts(int data) {
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     TinyOptions o;
     o.fp8.emplace().recipe = recipe;
+    o.fp8->output_layer = true;
     o.tensor = o.context = 2;
     o.global_batch = o.micro_batch = 2;
     o.steps = 2;

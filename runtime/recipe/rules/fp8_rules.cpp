@@ -10,7 +10,12 @@ namespace ltrain {
 namespace recipe {
 namespace {
 
-constexpr int64_t kTurned = 16;  // elements; cuBLASLt needs operand rows aligned to 16 bytes
+int64_t next_multiple(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+
+/// Columns of the output layer on a rank, padding included.
+int64_t output_width(const Recipe& r) {
+  return (r.model.vocab_size + r.parallel.tensor - 1) / r.parallel.tensor;
+}
 
 /// Widths on a rank that must be whole FP8 blocks: name and number of columns.
 std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
@@ -27,6 +32,7 @@ std::vector<std::pair<std::string, int64_t>> cut_widths(const Recipe& r) {
   if (experts && m.moe.shared_experts > 0)
     out.push_back({"model.moe.shared_experts * model.moe.intermediate_size",
                    m.moe.shared_experts * m.moe.intermediate_size / t});
+  if (r.fp8.output_layer) out.push_back({"model.vocab_size", output_width(r)});
   return out;
 }
 
@@ -49,6 +55,24 @@ void expert_rules(const Recipe& r, const BrokenRule& broken) {
            {"parallel.context", "model.moe.num_experts"});
 }
 
+void output_layer_rules(const Recipe& r, const BrokenRule& broken) {
+  if (!r.fp8.output_layer) return;
+  const int64_t rows = r.train.logits_chunk_size, multiple = Head::fp8_chunk_multiple(r.fp8);
+  if (rows % multiple != 0)
+    broken("train.logits_chunk_size",
+           fmt::format("with fp8.output_layer and fp8.recipe: {} must be a multiple of {}; nearest valid "
+                       "value: {}",
+                       r.fp8.recipe, multiple, next_multiple(rows, multiple)),
+           {"fp8.output_layer", "fp8.recipe"});
+  if (r.fp8.recipe == Fp8Recipe::tensorwise && r.parallel.context > 1)
+    broken("fp8.output_layer",
+           fmt::format("with fp8.recipe: tensorwise a chunk of logits is rounded by its own largest "
+                       "magnitudes, and with parallel.context = {} chunks have other tokens than on one "
+                       "rank; nearest valid value: false, or fp8.recipe: delayed",
+                       r.parallel.context),
+           {"fp8.recipe", "parallel.context"});
+}
+
 }  // namespace
 
 void fp8_rules(const Recipe& r, const BrokenRule& broken) {
@@ -61,6 +85,7 @@ void fp8_rules(const Recipe& r, const BrokenRule& broken) {
   const Parallel& p = r.parallel;
   const char* key = "precision";
   expert_rules(r, broken);
+  output_layer_rules(r, broken);
   if (r.model.traits().latent_attention)
     broken(key,
            fmt::format("attention of {} through latents has no products in FP8; nearest valid value: bf16",
@@ -125,6 +150,11 @@ void check_fp8(const Recipe& r) {
     fail(ExitCode::usage,
          "{}: fp8.keep: leaves no linear layer to round; nearest valid value: precision: bf16",
          at("fp8.keep"));
+  const std::string& output = store.spec(decoder.head().weight()).name;
+  if (r.fp8.output_layer && keeps_type(r.fp8, output))
+    fail(ExitCode::usage,
+         "{}: fp8.output_layer = true: fp8.keep leaves its weight, {}, in bf16; nearest valid value: false",
+         at("fp8.output_layer"), output);
   // Blockwise matmuls use ltrain's kernels, which accept any width.
   if (device_of(r) != DeviceKind::cuda || r.fp8.recipe == Fp8Recipe::blockwise) return;
   const int64_t t = r.parallel.tensor, kv = std::max<int64_t>(1, r.model.num_key_value_heads / t);
@@ -141,11 +171,16 @@ void check_fp8(const Recipe& r) {
          (r.model.num_attention_heads / t + 2 * kv) * r.model.head_dim},
         {"tokens of a micro-batch over parallel.context",
          r.train.micro_batch_size * r.data.seq_length / r.parallel.context}})
-    if (n % recipe::kTurned != 0)
+    if (n % kFp8Aligned != 0)
       fail(ExitCode::usage,
            "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid "
            "value: bf16",
-           at("precision"), recipe::kTurned, what, n);
+           at("precision"), kFp8Aligned, what, n);
+  if (const int64_t n = recipe::output_width(r); r.fp8.output_layer && n % kFp8Aligned != 0)
+    fail(ExitCode::usage,
+         "{}: fp8.output_layer = true: a GPU multiplies eight bits by {} elements, and model.vocab_size over "
+         "parallel.tensor is {}; nearest valid value: false, or model.vocab_size: {}",
+         at("fp8.output_layer"), kFp8Aligned, n, recipe::next_multiple(r.model.vocab_size, kFp8Aligned * t));
 }
 
 }  // namespace ltrain

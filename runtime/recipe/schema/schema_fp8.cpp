@@ -42,6 +42,8 @@ void add_fp8_keys(std::vector<Key>& t) {
   add(integer("fp8.last_layers_bf16", LT_MEMBER(fp8.last_layers), "Number of last layers that stay in bf16.")
           .between(0, 4096)
           .alias({"num_layers_at_end_in_bf16"}));
+  add(truth("fp8.output_layer", LT_MEMBER(fp8.output_layer),
+            "The output layer multiplies in FP8 too: logits, and their gradients."));
 }
 
 }  // namespace ltrain::recipe

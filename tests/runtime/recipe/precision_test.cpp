@@ -45,8 +45,9 @@ TEST_CASE("a list of precisions: what each step computes in, and back from its d
 TEST_CASE("settings of FP8 come back from their dump", "[recipe]") {
   const Recipe r = recipe(
       "precision: fp8\nfp8: {format: e4m3, amax_history_len: 16, amax_compute_algo: most_recent, margin: 2, "
-      "keep: [\"*.mlp.*\"], first_layers_bf16: 1}\n");
+      "keep: [\"*.mlp.*\"], first_layers_bf16: 1, output_layer: true}\n");
   CHECK((!r.fp8.hybrid && r.fp8.history == 16 && r.fp8.most_recent && r.fp8.margin == 2));
+  CHECK((r.fp8.output_layer && !recipe("precision: fp8\n").fp8.output_layer));
   CHECK(parse_recipe(dump_yaml(r), "dump").fp8 == r.fp8);
   check_fp8(r);
 }
@@ -66,6 +67,32 @@ TEST_CASE("patterns of FP8 that match nothing, half a matrix or everything are r
   cuda.train.micro_batch_size = 1;
   cuda.data.seq_length = 60;
   CHECK_THROWS_WITH(check_fp8(cuda), Contains("multiplies eight bits by 16 elements"));
+}
+
+TEST_CASE("the output layer in FP8 is refused with a kept weight and, on a GPU, an odd vocabulary",
+          "[recipe]") {
+  const auto output = [](const std::string& more) {
+    return recipe("precision: fp8\nfp8:\n  output_layer: true\n" + more);
+  };
+  check_fp8(output(""));
+  CHECK_THROWS_WITH(
+      check_fp8(output("  keep: [lm_head.weight]\n")),
+      Contains("r.yaml:7:3: fp8.output_layer = true: fp8.keep leaves its weight, lm_head.weight, in "
+               "bf16; nearest valid value: false"));
+  Recipe cuda = output("");
+  cuda.device = DeviceChoice::cuda;
+  CHECK_THROWS_WITH(
+      check_fp8(cuda),
+      Contains("r.yaml:7:3: fp8.output_layer = true: a GPU multiplies eight bits by 16 elements, and "
+               "model.vocab_size over parallel.tensor is 257; nearest valid value: false, or "
+               "model.vocab_size: 272"));
+  cuda.model.vocab_size = 272;
+  check_fp8(cuda);
+  cuda.model.vocab_size = 257;
+  cuda.fp8.recipe = Fp8Recipe::blockwise;  // its kernels take any width
+  check_fp8(cuda);
+  cuda.fp8 = {};
+  check_fp8(cuda);
 }
 
 TEST_CASE("the plan of a run in phases has room for all of them", "[recipe]") {

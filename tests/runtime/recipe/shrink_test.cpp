@@ -108,6 +108,8 @@ TEST_CASE("shrink keeps a valid recipe for settings that depend on widths, steps
       "parallel: {data: 64, hierarchical_reduction: 8, grad_reduce_dtype: bf16}\n",
       "fp8: {first_layers_bf16: 4, last_layers_bf16: 4}\nprecision: fp8\n",
       "fp8: {recipe: blockwise}\nprecision: fp8\nparallel: {tensor: 4, context: 2, data: 1}\n",
+      "fp8: {recipe: blockwise, output_layer: true}\nprecision: fp8\nparallel: {tensor: 4, data: 1}\n"
+      "train: {logits_chunk_size: 1024}\nmodel: {vocab_size: 32768}\n",
       "precision: [{until_step: 1000, precision: fp8}, {precision: bf16}]\n",
       "offload: {optimizer: {device: cpu}}\ndevice: cuda\n",
       "recompute: {granularity: full, num_layers: 8}\n",

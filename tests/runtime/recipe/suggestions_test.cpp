@@ -81,7 +81,7 @@ const std::vector<std::string> kValid = {
     "selective, modules: [core_attn]}\n",
     "optimizer: {kind: sophia}\nschedule: {lr_decay_style: WSD, lr_warmup_steps: 10}\ntrain: {train_steps: "
     "100}\nparallel: {data: 4, zero_stage: 3}\n",
-    "precision: fp8\nmodel: {num_hidden_layers: 4}\nparallel: {tensor: 2}\n",
+    "precision: fp8\nfp8: {output_layer: true}\nmodel: {num_hidden_layers: 4}\nparallel: {tensor: 2}\n",
     "model: {num_hidden_layers: 4}\nparallel: {tensor: 4, tensor_mode: 2d}\ntrain: {micro_batch_size: 4}\n"};
 
 /// Values of a key that are right, wrong, and on the edge.

@@ -30,7 +30,7 @@ train: {{micro_batch_size: 4, global_batch_size: 8}}
 launch: {{threads_per_rank: 2}}
 """
 TEXT = ["README.md", "docs", "app", "planner", "runtime", "models", "parallel", "kernels", "base",
-        "tests", "scripts"]
+        "tests", "scripts", "--exclude", "*.json", "*.jsonl"]
 GOAL_LOSS, GOAL_SPEED, LAST = 0.01, 1.6, 20
 
 

@@ -148,8 +148,8 @@ void TrainProgram::make_fp8() {
       fp8_output_slot(options_.model.num_hidden_layers, options_.model.moe.num_experts > 0);
   fp8_ = std::make_unique<Fp8State>(*options_.fp8, device_.compute, device_.memory,
                                     output + options_.fp8->output_layer);
-  // The gradient of a logit is at most the weight of a token. With the scale of values about 1 a first step
-  // would round it to zero, and with it all other gradients.
+  // Cross-entropy's gradient of a logit is at most the weight of a token. With the scale of values about 1 a
+  // first step would round it to zero, and with it all other gradients.
   if (options_.fp8->output_layer)
     fp8_->expect(device_.compute, static_cast<int>(output), Fp8Role::gradient,
                  1.0 / static_cast<double>(full_tokens()));

@@ -173,12 +173,12 @@ void check_fp8(const Recipe& r) {
          r.train.micro_batch_size * r.data.seq_length / r.parallel.context}})
     if (n % kFp8Aligned != 0)
       fail(ExitCode::usage,
-           "{}: precision = fp8: a GPU multiplies eight bits by {} elements, and {} is {}; nearest valid "
+           "{}: precision = fp8: FP8 matmuls on a GPU need multiples of {}, and {} is {}; nearest valid "
            "value: bf16",
            at("precision"), kFp8Aligned, what, n);
   if (const int64_t n = recipe::output_width(r); r.fp8.output_layer && n % kFp8Aligned != 0)
     fail(ExitCode::usage,
-         "{}: fp8.output_layer = true: a GPU multiplies eight bits by {} elements, and model.vocab_size over "
+         "{}: fp8.output_layer = true: FP8 matmuls on a GPU need multiples of {}, and model.vocab_size over "
          "parallel.tensor is {}; nearest valid value: false, or model.vocab_size: {}",
          at("fp8.output_layer"), kFp8Aligned, n, recipe::next_multiple(r.model.vocab_size, kFp8Aligned * t));
 }

@@ -66,7 +66,7 @@ TEST_CASE("patterns of FP8 that match nothing, half a matrix or everything are r
   check_fp8(cuda);
   cuda.train.micro_batch_size = 1;
   cuda.data.seq_length = 60;
-  CHECK_THROWS_WITH(check_fp8(cuda), Contains("multiplies eight bits by 16 elements"));
+  CHECK_THROWS_WITH(check_fp8(cuda), Contains("FP8 matmuls on a GPU need multiples of 16"));
 }
 
 TEST_CASE("the output layer in FP8 is refused with a kept weight and, on a GPU, an odd vocabulary",
@@ -83,7 +83,7 @@ TEST_CASE("the output layer in FP8 is refused with a kept weight and, on a GPU, 
   cuda.device = DeviceChoice::cuda;
   CHECK_THROWS_WITH(
       check_fp8(cuda),
-      Contains("r.yaml:7:3: fp8.output_layer = true: a GPU multiplies eight bits by 16 elements, and "
+      Contains("r.yaml:7:3: fp8.output_layer = true: FP8 matmuls on a GPU need multiples of 16, and "
                "model.vocab_size over parallel.tensor is 257; nearest valid value: false, or "
                "model.vocab_size: 272"));
   cuda.model.vocab_size = 272;

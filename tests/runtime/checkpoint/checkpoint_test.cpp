@@ -12,7 +12,10 @@
 #include "base/fault_point.h"
 #include "base/time_scale.h"
 #include "runtime/checkpoint/finite.h"
+#include "runtime/files/write_file.h"
 #include "tests/runtime/checkpoint/support.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -38,7 +41,7 @@ TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
   for (Slicing written : {Slicing::flat, Slicing::rows, Slicing::columns, Slicing::replicated_parts})
     for (int writers : {1, 2, 3}) {
       const TemporaryFolder folder;
-      save_steps(folder.path, writers, written, {5});
+      save_steps(folder.path(), writers, written, {5});
       for (Slicing wanted : {Slicing::flat, Slicing::rows, Slicing::columns})
         for (int readers : {1, 2, 4}) {
           INFO("written " << static_cast<int>(written) << " by " << writers << ", read "
@@ -47,7 +50,7 @@ TEST_CASE("a checkpoint of any layout loads under any other", "[checkpoint]") {
           with_ranks(readers, [&](int rank, Communicator& group) {
             auto stream = make_inline_stream("checkpoint");
             ResumeOptions options;
-            options.folder = folder.path;
+            options.folder = folder.path();
             std::vector<std::string> notes;
             auto reader = CheckpointReader::open(options, group, *stream, notes);
             if (!reader) fail(ExitCode::storage, "nothing found");
@@ -77,12 +80,12 @@ TEST_CASE("a rank reads its byte ranges and little more", "[checkpoint]") {
   std::vector<float> values(static_cast<size_t>(shape.elements()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole(shape), values.data()}};
-  CheckpointWriter writer(sync_options(folder.path), slices, *group, *stream);
+  CheckpointWriter writer(sync_options(folder.path()), slices, *group, *stream);
   writer.save(make_info(1), slices);
   REQUIRE(writer.take_reports().at(0).ok);
   std::vector<std::string> notes;
   ResumeOptions options;
-  options.folder = folder.path;
+  options.folder = folder.path();
   auto reader = CheckpointReader::open(options, *group, *stream, notes);
   const Slice part = Slice::shard(shape, 0, 3, 8);
   std::vector<float> read(static_cast<size_t>(part.elements()));
@@ -111,7 +114,7 @@ TEST_CASE("slices that do not make up the state are refused before training", "[
       with_ranks(2, [&](int rank, Communicator& group) {
         auto stream = make_inline_stream("checkpoint");
         std::vector<float> values(64);
-        CheckpointWriter writer(sync_options(folder.path), {{"w", DType::f32, rank ? b : a, values.data()}},
+        CheckpointWriter writer(sync_options(folder.path()), {{"w", DType::f32, rank ? b : a, values.data()}},
                                 group, *stream);
       });
     });
@@ -128,28 +131,28 @@ TEST_CASE("slices that do not make up the state are refused before training", "[
 TEST_CASE("what resume finds decides between a start, a resume and an error", "[checkpoint]") {
   const TemporaryFolder folder;
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == -1);
+  CHECK(load_and_check(folder.path(), notes) == -1);
   CHECK_THAT(notes.at(0), Contains("no checkpoints: a fresh start"));
-  CHECK(load_and_check(folder.path + "/absent", notes) == -1);
-  CHECK(load_and_check(folder.path, notes, "never") == -1);
-  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path); }),
+  CHECK(load_and_check(folder.path() + "/absent", notes) == -1);
+  CHECK(load_and_check(folder.path(), notes, "never") == -1);
+  CHECK_THAT(error_of([&] { load_and_check(folder.path(), notes, folder.path()); }),
              Contains("there is no checkpoint in it"));
-  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes, folder.path + "/step-00000007"); }),
+  CHECK_THAT(error_of([&] { load_and_check(folder.path(), notes, folder.path() + "/step-00000007"); }),
              Contains("there is no such file or folder"));
 
-  save_steps(folder.path, 2, Slicing::rows, {1, 2, 3}, 0);
-  CHECK(load_and_check(folder.path, notes) == 3);
-  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002") == 2);
-  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000002/") == 2);
-  CHECK(load_and_check("/nowhere", notes, folder.path) == 3);
+  save_steps(folder.path(), 2, Slicing::rows, {1, 2, 3}, 0);
+  CHECK(load_and_check(folder.path(), notes) == 3);
+  CHECK(load_and_check(folder.path(), notes, folder.path() + "/step-00000002") == 2);
+  CHECK(load_and_check(folder.path(), notes, folder.path() + "/step-00000002/") == 2);
+  CHECK(load_and_check("/nowhere", notes, folder.path()) == 3);
   CHECK_THAT(notes.back(), Contains("step-00000003, step 3, all hashes verified"));
 
-  std::filesystem::create_directory(folder.path + "/step-00000009");  // made, and never filled
+  std::filesystem::create_directory(folder.path() + "/step-00000009");  // made, and never filled
   notes.clear();
-  CHECK(load_and_check(folder.path, notes) == 3);
-  for (int step : {1, 2, 3}) std::filesystem::remove(folder.path + "/" + checkpoint_name(step) + "/COMMIT");
+  CHECK(load_and_check(folder.path(), notes) == 3);
+  for (int step : {1, 2, 3}) std::filesystem::remove(folder.path() + "/" + checkpoint_name(step) + "/COMMIT");
   // All that is there is unusable: not a fresh start.
-  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }),
+  CHECK_THAT(error_of([&] { load_and_check(folder.path(), notes); }),
              Contains("no checkpoint can be used") &&
                  Contains("step-00000009: no COMMIT record: the save was not finished") &&
                  Contains("To start afresh, set checkpoint.resume: never"));
@@ -168,11 +171,11 @@ TEST_CASE("a checkpoint of another model is refused by key", "[checkpoint]") {
         rate + " is 0.1 in the checkpoint and 0 in the recipe");
   CHECK(model_mismatch({{"moe.balance.kind", "none"}}, {{"moe.balance.coeff", "0.1"}}) == "");
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Slicing::rows, {1});
+  save_steps(folder.path(), 1, Slicing::rows, {1});
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   ResumeOptions options;
-  options.folder = folder.path;
+  options.folder = folder.path();
   // The checkpoint has no hidden_act and no attention_bias, as those from before these keys.
   options.model = {{"hidden_size", "128"},
                    {"attn_pdrop", "0.5"},
@@ -197,7 +200,7 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   State state(0, 1, Slicing::rows);
-  CheckpointWriter writer(sync_options(folder.path, 2), state.slices(), *group, *stream);
+  CheckpointWriter writer(sync_options(folder.path(), 2), state.slices(), *group, *stream);
   const auto save = [&](int64_t step, double loss) {
     CheckpointInfo info = make_info(step);
     info.loss = loss;
@@ -208,24 +211,25 @@ TEST_CASE("rotation keeps healthy checkpoints, not young ones", "[checkpoint]") 
   const double nan = std::numeric_limits<double>::quiet_NaN(),
                infinite = std::numeric_limits<double>::infinity();
   for (int64_t step : {1, 2, 3}) save(step, 1.0);
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000002", "step-00000003"});
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-00000002", "step-00000003"});
   save(4, nan);
   save(5, infinite);
   save(6, nan);  // a run that has diverged: the two healthy ones stay, one sick one for whoever wants to look
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000002", "step-00000003", "step-00000006"});
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-00000002", "step-00000003", "step-00000006"});
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == 3);
+  CHECK(load_and_check(folder.path(), notes) == 3);
   CHECK_THAT(notes.at(0), Contains("step-00000006: its loss or gradient norm is not finite"));
-  CHECK(load_and_check(folder.path, notes, folder.path + "/step-00000006") == 6);  // a path by name is taken
+  CHECK(load_and_check(folder.path(), notes, folder.path() + "/step-00000006") ==
+        6);  // a path by name is taken
   save(7, 1.0);
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000007"});
-  write_file(folder.path + "/step-00000003/KEEP", "");
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-00000003", "step-00000007"});
+  write_file(folder.path() + "/step-00000003/KEEP", "");
   for (int64_t step : {8, 9, 10}) save(step, 1.0);
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
   // Unreadable entries are neither counted nor deleted.
-  flip_bit(folder.path + "/step-00000010/manifest.json", 20);
+  flip_bit(folder.path() + "/step-00000010/manifest.json", 20);
   save(11, 1.0);
-  CHECK(names(folder.path) ==
+  CHECK(names(folder.path()) ==
         std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010", "step-00000011"});
 }
 
@@ -236,7 +240,7 @@ TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link
   const auto save = [&](bool keep_best,
                         const std::vector<std::pair<int64_t, std::optional<double>>>& losses) {
     State state(0, 1, Slicing::rows);
-    CheckpointOptions options = sync_options(folder.path, 2);
+    CheckpointOptions options = sync_options(folder.path(), 2);
     options.begun = losses.front().first - 1;
     options.keep.best = keep_best;
     CheckpointWriter writer(options, state.slices(), *group, *stream);
@@ -250,10 +254,10 @@ TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link
   };
   const auto there = [&] {
     std::vector<int64_t> steps;
-    for (const Candidate& c : list_checkpoints(folder.path)) steps.push_back(c.step());
+    for (const Candidate& c : list_checkpoints(folder.path())) steps.push_back(c.step());
     return steps;  // newest first
   };
-  const auto linked = [&] { return read_checkpoint(folder.path + "/" + kBestLink); };
+  const auto linked = [&] { return read_checkpoint(folder.path() + "/" + kBestLink); };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   save(true, {{1, 3.0}, {2, 2.0}, {3, 2.5}, {4, std::nullopt}, {5, 2.0}, {6, nan}});
   CHECK(there() == std::vector<int64_t>{6, 5, 2});  // the earlier one of equal losses
@@ -268,7 +272,7 @@ TEST_CASE("rotation keeps the checkpoint of the lowest held-out loss, and a link
   // Without the key rotation goes by age, and leaves no link to what is gone.
   save(false, {{11, 1.75}});
   CHECK(there() == std::vector<int64_t>{11, 10});
-  CHECK(!std::filesystem::is_symlink(folder.path + "/" + kBestLink));
+  CHECK(!std::filesystem::is_symlink(folder.path() + "/" + kBestLink));
 }
 
 TEST_CASE("rotation keeps the healthy checkpoints of every n-th step", "[checkpoint]") {
@@ -276,7 +280,7 @@ TEST_CASE("rotation keeps the healthy checkpoints of every n-th step", "[checkpo
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   State state(0, 1, Slicing::rows);
-  CheckpointOptions options = sync_options(folder.path, 2);
+  CheckpointOptions options = sync_options(folder.path(), 2);
   options.keep.every = 3;
   options.last_step = 12;
   CheckpointWriter writer(options, state.slices(), *group, *stream);
@@ -287,8 +291,8 @@ TEST_CASE("rotation keeps the healthy checkpoints of every n-th step", "[checkpo
     writer.save(info, state.slices());
     for (const SaveReport& report : writer.take_reports()) REQUIRE(report.ok);
   }
-  CHECK(names(folder.path) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
-  const std::vector<Candidate> found = list_checkpoints(folder.path);
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-00000003", "step-00000009", "step-00000010"});
+  const std::vector<Candidate> found = list_checkpoints(folder.path());
   const int64_t one = found[0].manifest.bytes();
   CHECK(removable_bytes(found, 10, options.keep) == one);  // the one of step 10
   CHECK(removable_bytes(found, 10, {.latest = 2}) == 3 * one);
@@ -297,37 +301,37 @@ TEST_CASE("rotation keeps the healthy checkpoints of every n-th step", "[checkpo
 
 TEST_CASE("what has the name of a save gets another one, and nothing is lost", "[checkpoint]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Slicing::rows, {1, 2});
+  save_steps(folder.path(), 2, Slicing::rows, {1, 2});
   const std::string shard = "/shard-00001-of-00002.safetensors";
-  flip_bit(folder.path + "/step-00000002" + shard, 600);
-  const std::string flipped = read_file(folder.path + "/step-00000002" + shard);
+  flip_bit(folder.path() + "/step-00000002" + shard, 600);
+  const std::string flipped = read_file(folder.path() + "/step-00000002" + shard);
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == 1);
-  save_steps(folder.path, 1, Slicing::rows, {2});  // another layout, the same name
-  CHECK(load_and_check(folder.path, notes) == 2);
+  CHECK(load_and_check(folder.path(), notes) == 1);
+  save_steps(folder.path(), 1, Slicing::rows, {2});  // another layout, the same name
+  CHECK(load_and_check(folder.path(), notes) == 2);
   // Only hashes show the damage, and this writer was not told of it.
-  CHECK(names(folder.path) ==
+  CHECK(names(folder.path()) ==
         std::vector<std::string>{"step-00000001", "step-00000002", "superseded-step-00000002"});
-  CHECK(read_file(folder.path + "/superseded-step-00000002" + shard) == flipped);
-  CHECK(names(folder.path + "/step-00000002") ==
+  CHECK(read_file(folder.path() + "/superseded-step-00000002" + shard) == flipped);
+  CHECK(names(folder.path() + "/step-00000002") ==
         std::vector<std::string>{"COMMIT", "manifest.json", "shard-00000-of-00001.safetensors"});
-  const auto aside = list_set_aside(folder.path);
+  const auto aside = list_set_aside(folder.path());
   REQUIRE(aside.size() == 1);
   CHECK(aside[0].aside == Aside::superseded);
   CHECK(aside[0].step() == 2);
   // Rotation neither counts nor removes it.
-  save_steps(folder.path, 1, Slicing::rows, {3, 4, 5});
-  CHECK(names(folder.path) ==
+  save_steps(folder.path(), 1, Slicing::rows, {3, 4, 5});
+  CHECK(names(folder.path()) ==
         std::vector<std::string>{"step-00000004", "step-00000005", "superseded-step-00000002"});
 }
 
 TEST_CASE("a folder gets the name of what is wrong with it", "[checkpoint]") {
   const TemporaryFolder folder;
   const auto aside = [&](const std::function<void(const std::string&)>& damage, bool told = false) {
-    save_steps(folder.path, 1, Slicing::rows, {1}, 0);
-    damage(folder.path + "/step-00000001");
-    const std::string name = set_aside(list_checkpoints(folder.path).at(0), told);
-    CHECK(list_checkpoints(folder.path).empty());
+    save_steps(folder.path(), 1, Slicing::rows, {1}, 0);
+    damage(folder.path() + "/step-00000001");
+    const std::string name = set_aside(list_checkpoints(folder.path()).at(0), told);
+    CHECK(list_checkpoints(folder.path()).empty());
     return name;
   };
   const auto remove = [](const char* file) {
@@ -339,7 +343,7 @@ TEST_CASE("a folder gets the name of what is wrong with it", "[checkpoint]") {
   CHECK(aside(remove("COMMIT")) == "uncommitted-step-00000001");
   CHECK(aside(remove("manifest.json")) == "damaged-step-00000001-2");
   CHECK(aside(remove("shard-00000-of-00001.safetensors")) == "damaged-step-00000001-3");
-  CHECK(list_set_aside(folder.path).size() == 6);
+  CHECK(list_set_aside(folder.path()).size() == 6);
 }
 
 TEST_CASE("a pinned checkpoint is never replaced, not even one that appears while the run is on its way",
@@ -349,28 +353,28 @@ TEST_CASE("a pinned checkpoint is never replaced, not even one that appears whil
   auto stream = make_inline_stream("checkpoint");
   State state(0, 1, Slicing::rows);
   const auto writer = [&](int64_t begun, int64_t last) {
-    CheckpointOptions o = sync_options(folder.path);
+    CheckpointOptions o = sync_options(folder.path());
     o.begun = begun;
     o.last_step = last;
     return std::make_unique<CheckpointWriter>(o, state.slices(), *group, *stream);
   };
-  save_steps(folder.path, 1, Slicing::rows, {1, 2, 3}, 0);
-  write_file(folder.path + "/step-00000003/KEEP", "");
+  save_steps(folder.path(), 1, Slicing::rows, {1, 2, 3}, 0);
+  write_file(folder.path() + "/step-00000003/KEEP", "");
   CHECK_THAT(error_of([&] { writer(1, 5); }), Contains("step-00000003: is pinned by its file KEEP"));
   CHECK_NOTHROW(writer(1, 2));
   CHECK_NOTHROW(writer(3, 5));
-  std::filesystem::remove(folder.path + "/step-00000003/KEEP");
+  std::filesystem::remove(folder.path() + "/step-00000003/KEEP");
   auto w = writer(1, 5);
   CHECK(w->notes().size() == 2);  // 2 and 3 are of the branch that is left
-  write_file(folder.path + "/step-00000003/KEEP", "");
-  const std::string before = read_file(folder.path + "/step-00000003/manifest.json");
+  write_file(folder.path() + "/step-00000003/KEEP", "");
+  const std::string before = read_file(folder.path() + "/step-00000003/manifest.json");
   state.fill(3);
   CHECK(w->save(make_info(3), state.slices()) == "");
   const SaveReport r = w->take_reports().at(0);
   CHECK_FALSE(r.ok);
   CHECK_THAT(r.error, Contains("is pinned by its file KEEP"));
-  CHECK(read_file(folder.path + "/step-00000003/manifest.json") == before);
-  CHECK(path_exists(folder.path + "/step-00000003/KEEP"));
+  CHECK(read_file(folder.path() + "/step-00000003/manifest.json") == before);
+  CHECK(path_exists(folder.path() + "/step-00000003/KEEP"));
 }
 
 TEST_CASE("a state with one element that is not finite is not saved, wherever it is", "[checkpoint]") {
@@ -387,7 +391,7 @@ TEST_CASE("a state with one element that is not finite is not saved, wherever it
           const Shape shape{140000};
           const std::vector<StateSlice> slices{
               {"w", DType::f32, Slice::flat(shape, rank * 70000, rank * 70000 + 70000), values.data()}};
-          CheckpointWriter writer(sync_options(folder.path), slices, group, *stream);
+          CheckpointWriter writer(sync_options(folder.path()), slices, group, *stream);
           if (is_last_rank == (rank == 1)) values[element] = static_cast<float>(bad);
           said[static_cast<size_t>(rank)] = writer.save(make_info(1), slices);
           if (!writer.take_reports().empty()) fail(ExitCode::internal, "a report of what was not saved");
@@ -397,7 +401,7 @@ TEST_CASE("a state with one element that is not finite is not saved, wherever it
         ++saves;
       }
   CHECK(saves == 18);
-  CHECK(list_folder(folder.path) == std::vector<std::string>{".lock"});
+  CHECK(list_folder(folder.path()) == std::vector<std::string>{".lock"});
 }
 
 TEST_CASE("numbers of every type are told finite from not, at every place of a block", "[checkpoint]") {
@@ -440,22 +444,23 @@ TEST_CASE("debris of dead saves is swept, and a folder in use is refused", "[che
         rate + " is 0.1 in the checkpoint and 0 in the recipe");
   CHECK(model_mismatch({{"moe.balance.kind", "none"}}, {{"moe.balance.coeff", "0.1"}}) == "");
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Slicing::rows, {1});
-  std::filesystem::create_directory(folder.path + "/step-00000002.tmp-0123");
-  write_file(folder.path + "/step-00000002.tmp-0123/shard", "x");
-  std::filesystem::create_directory(folder.path + "/mine");
+  save_steps(folder.path(), 1, Slicing::rows, {1});
+  std::filesystem::create_directory(folder.path() + "/step-00000002.tmp-0123");
+  write_file(folder.path() + "/step-00000002.tmp-0123/shard", "x");
+  std::filesystem::create_directory(folder.path() + "/mine");
   auto group = make_single_group("checkpoint", Axis::data);
   auto stream = make_inline_stream("checkpoint");
   State state(0, 1, Slicing::rows);
-  CheckpointOptions options = sync_options(folder.path);
+  CheckpointOptions options = sync_options(folder.path());
   options.begun = 1;
   CheckpointWriter writer(options, state.slices(), *group, *stream);
   REQUIRE(writer.notes().size() == 1);
   CHECK_THAT(writer.notes()[0],
              Contains("removed step-00000002.tmp-0123, left by a save that did not finish"));
-  CHECK(names(folder.path) == std::vector<std::string>{"mine", "step-00000001"});
-  CHECK_THAT(error_of([&] { CheckpointWriter(sync_options(folder.path), state.slices(), *group, *stream); }),
-             Contains(fmt::format("another run writes its checkpoints here (process {} on ", getpid())));
+  CHECK(names(folder.path()) == std::vector<std::string>{"mine", "step-00000001"});
+  CHECK_THAT(
+      error_of([&] { CheckpointWriter(sync_options(folder.path()), state.slices(), *group, *stream); }),
+      Contains(fmt::format("another run writes its checkpoints here (process {} on ", getpid())));
 }
 
 TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpoint][async]") {
@@ -475,7 +480,7 @@ TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpo
     std::vector<StateSlice> slices{{"w", DType::f32, Slice::whole({1024}), values.data()}};
     arm_faults(sleep);
     CheckpointOptions options;
-    options.folder = folder.path;
+    options.folder = folder.path();
     if (broken) options.staging = values.data();
     CheckpointWriter writer(options, slices, *group, *stream);
     writer.save(make_info(1), slices);
@@ -489,7 +494,7 @@ TEST_CASE("an asynchronous save holds the step at which it was taken", "[checkpo
     CHECK(reports[0].stall_seconds < 0.15 * time_scale());
     std::vector<std::string> notes;
     ResumeOptions resume;
-    resume.folder = folder.path;
+    resume.folder = folder.path();
     auto reader = CheckpointReader::open(resume, *group, *stream, notes);
     std::vector<float> read(1024);
     reader->read("w", DType::f32, Slice::whole({1024}), read.data());
@@ -506,7 +511,7 @@ TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]")
     auto stream = make_inline_stream("checkpoint");
     State state(rank, 2, Slicing::flat);
     CheckpointOptions options;
-    options.folder = folder.path;
+    options.folder = folder.path();
     CheckpointWriter writer(options, state.slices(), group, *stream);
     for (int64_t step : {1, 2}) {
       state.fill(step);
@@ -523,5 +528,5 @@ TEST_CASE("a save waits for the one before, and says so", "[checkpoint][async]")
     if (reports[2].notes.back() != "this step is saved already") fail(ExitCode::internal, "saved twice");
   });
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == 2);
+  CHECK(load_and_check(folder.path(), notes) == 2);
 }

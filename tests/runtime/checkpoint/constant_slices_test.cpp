@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -71,31 +72,31 @@ void check_newest(const std::string& folder, int64_t step) {
 
 TEST_CASE("constant slices are written once, and are in every checkpoint after rotation", "[checkpoint]") {
   const TemporaryFolder folder;
-  const std::vector<SaveReport> reports = save_steps(folder.path, {1, 2, 3, 4});
+  const std::vector<SaveReport> reports = save_steps(folder.path(), {1, 2, 3, 4});
   REQUIRE(reports.size() == 4);
   for (const SaveReport& r : reports) CHECK(r.ok);
   CHECK(reports[0].linked_bytes == 0);
   CHECK(reports[3].linked_bytes >= kElements * 4);
-  CHECK(list_checkpoints(folder.path).size() == 2);
-  const std::string a = folder.path + "/step-00000003/", b = folder.path + "/step-00000004/";
+  CHECK(list_checkpoints(folder.path()).size() == 2);
+  const std::string a = folder.path() + "/step-00000003/", b = folder.path() + "/step-00000004/";
   for (const int rank : {0, 1}) {
     CHECK(inode(a + shard_name(rank, 4)) != inode(b + shard_name(rank, 4)));
     CHECK(inode(a + shard_name(2 + rank, 4)) == inode(b + shard_name(2 + rank, 4)));
   }
-  check_newest(folder.path, 4);
-  std::filesystem::remove_all(folder.path + "/step-00000003");
-  check_newest(folder.path, 4);
+  check_newest(folder.path(), 4);
+  std::filesystem::remove_all(folder.path() + "/step-00000003");
+  check_newest(folder.path(), 4);
 }
 
 TEST_CASE("constant slices are written again where the earlier file is gone", "[checkpoint]") {
   const TemporaryFolder folder;
-  const std::vector<SaveReport> reports = save_steps(folder.path, {1, 2}, [&](int64_t step) {
-    if (step == 2) std::filesystem::remove_all(folder.path + "/step-00000001");
+  const std::vector<SaveReport> reports = save_steps(folder.path(), {1, 2}, [&](int64_t step) {
+    if (step == 2) std::filesystem::remove_all(folder.path() + "/step-00000001");
   });
   REQUIRE(reports.size() == 2);
   CHECK(reports[1].ok);
   CHECK(reports[1].linked_bytes == 0);
-  check_newest(folder.path, 2);
+  check_newest(folder.path(), 2);
 }
 
 TEST_CASE("a rank may have no constant slices, and one damaged bit of them is seen", "[checkpoint]") {
@@ -105,7 +106,7 @@ TEST_CASE("a rank may have no constant slices, and one damaged bit of them is se
     std::vector<float> all(kElements, 7.0f);
     Halves state(rank, 1, false);
     if (rank == 1) state.slices.push_back({"f", DType::f32, Slice::whole({kElements}), all.data(), true});
-    CheckpointWriter writer(sync_options(folder.path), state.slices, group, *stream);
+    CheckpointWriter writer(sync_options(folder.path()), state.slices, group, *stream);
     writer.save(make_info(1), state.slices);
     writer.save(make_info(2), state.slices);
   });
@@ -113,10 +114,10 @@ TEST_CASE("a rank may have no constant slices, and one damaged bit of them is se
   auto stream = make_inline_stream("checkpoint");
   std::vector<std::string> notes;
   ResumeOptions resume;
-  resume.folder = folder.path;
+  resume.folder = folder.path();
   CHECK(CheckpointReader::open(resume, *group, *stream, notes)->info().step == 2);
   // Both checkpoints have the one copy.
-  flip_bit(folder.path + "/step-00000002/" + shard_name(3, 4), 9000);
+  flip_bit(folder.path() + "/step-00000002/" + shard_name(3, 4), 9000);
   CHECK_THAT(error_of([&] { CheckpointReader::open(resume, *group, *stream, notes); }),
              Catch::Contains("step-00000001") && Catch::Contains("step-00000002"));
 }

@@ -18,8 +18,11 @@
 #include "base/json/json.h"
 #include "base/time_scale.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/files/write_file.h"
 #include "tests/runtime/checkpoint/support.h"
 #include "tests/support/outcome.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -35,19 +38,20 @@ const std::string kShard = "shard-00001-of-00002.safetensors";
 std::string rejection(const std::function<void(const std::string&)>& damage,
                       const std::string& name = kNewest) {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Slicing::flat, {1, 2});
-  damage(folder.path + "/" + kNewest);
+  save_steps(folder.path(), 2, Slicing::flat, {1, 2});
+  damage(folder.path() + "/" + kNewest);
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == 1);
+  CHECK(load_and_check(folder.path(), notes) == 1);
   CHECK(notes.size() == 2);
   CHECK_THAT(notes[0], Contains("newer checkpoints that cannot be used:"));
-  const std::string by_name = error_of([&] { load_and_check(folder.path, notes, folder.path + "/" + name); });
+  const std::string by_name =
+      error_of([&] { load_and_check(folder.path(), notes, folder.path() + "/" + name); });
   CHECK_FALSE(by_name.empty());  // a path that was asked for has no fallback
-  std::filesystem::remove_all(folder.path + "/step-00000001");
-  CHECK_THAT(error_of([&] { load_and_check(folder.path, notes); }), Contains("no checkpoint can be used"));
+  std::filesystem::remove_all(folder.path() + "/step-00000001");
+  CHECK_THAT(error_of([&] { load_and_check(folder.path(), notes); }), Contains("no checkpoint can be used"));
   std::string text = notes[0];
-  for (size_t at; (at = text.find(folder.path)) != std::string::npos;)
-    text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + folder.path.size());
+  for (size_t at; (at = text.find(folder.path())) != std::string::npos;)
+    text = text.substr(0, at) + std::string(1, 'F') + text.substr(at + folder.path().size());
   return text;
 }
 
@@ -140,13 +144,13 @@ TEST_CASE("manifests that should not be believed are not", "[checkpoint][damage]
 TEST_CASE("stray files do no harm, and the manifest is believed over the folder's name",
           "[checkpoint][damage]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 2, Slicing::flat, {1, 2});
-  write_file(folder.path + "/" + kNewest + "/shard-00002-of-00003.safetensors", "stray");
-  write_file(folder.path + "/step-notes.txt", "a file that begins like a checkpoint");
+  save_steps(folder.path(), 2, Slicing::flat, {1, 2});
+  write_file(folder.path() + "/" + kNewest + "/shard-00002-of-00003.safetensors", "stray");
+  write_file(folder.path() + "/step-notes.txt", "a file that begins like a checkpoint");
   std::vector<std::string> notes;
-  CHECK(load_and_check(folder.path, notes) == 2);
-  std::filesystem::rename(folder.path + "/step-00000001", folder.path + "/step-00000900");
-  CHECK(load_and_check(folder.path, notes) == 2);
+  CHECK(load_and_check(folder.path(), notes) == 2);
+  std::filesystem::rename(folder.path() + "/step-00000001", folder.path() + "/step-00000900");
+  CHECK(load_and_check(folder.path(), notes) == 2);
 }
 
 TEST_CASE("pieces are compared in n log n: 60,000 of them in less than a second", "[checkpoint][damage]") {
@@ -257,15 +261,15 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
       // save.
       INFO(point << " number " << occurrence);
       for (int step = 1; step <= 5 && occupied; ++step) {
-        std::filesystem::create_directory(folder.path + "/" + checkpoint_name(step));
-        write_file(folder.path + "/" + checkpoint_name(step) + "/mine", std::to_string(step));
+        std::filesystem::create_directory(folder.path() + "/" + checkpoint_name(step));
+        write_file(folder.path() + "/" + checkpoint_name(step) + "/mine", std::to_string(step));
       }
       const pid_t child = fork();
       REQUIRE(child >= 0);
       if (child == 0) {
         arm_faults(fmt::format("{}:*:{}:kill", point, occurrence));
         try {
-          save_steps(folder.path, 2, Slicing::flat, {1, 2, 3, 4, 5}, 2);
+          save_steps(folder.path(), 2, Slicing::flat, {1, 2, 3, 4, 5}, 2);
         } catch (...) {
         }
         _exit(0);
@@ -276,25 +280,26 @@ TEST_CASE("killed at any point of a save, the loader finds the checkpoint before
       std::vector<std::string> notes;
       int64_t step = -1;
       if (occupied && occurrence == 1)  // nothing is committed yet, and what is there is no checkpoint
-        CHECK_THROWS(load_and_check(folder.path, notes));
+        CHECK_THROWS(load_and_check(folder.path(), notes));
       else
-        step = load_and_check(folder.path, notes);
+        step = load_and_check(folder.path(), notes);
       if (occurrence == 3) CHECK(step >= 1);
       int64_t newest = -1;
-      for (const Candidate& c : list_checkpoints(folder.path)) {
+      for (const Candidate& c : list_checkpoints(folder.path())) {
         CHECK((c.error.empty() || occupied));  // nothing half-made has a name
         if (c.error.empty()) newest = std::max(newest, c.manifest.info.step);
       }
       CHECK(newest == step);
       // The next run sweeps what is left and goes on.
       step = std::max<int64_t>(step, 0);
-      save_steps(folder.path, 3, Slicing::rows, {step + 1});
-      CHECK(load_and_check(folder.path, notes) == step + 1);
-      for (const std::string& name : list_folder(folder.path)) CHECK(name.find(".tmp-") == std::string::npos);
+      save_steps(folder.path(), 3, Slicing::rows, {step + 1});
+      CHECK(load_and_check(folder.path(), notes) == step + 1);
+      for (const std::string& name : list_folder(folder.path()))
+        CHECK(name.find(".tmp-") == std::string::npos);
       // And what was there before is still there, under one name or the other.
       for (int i = 1; i <= 5 && occupied; ++i) {
-        const std::string name = checkpoint_name(i), one = folder.path + "/" + name + "/mine",
-                          other = folder.path + "/uncommitted-" + name + "/mine";
+        const std::string name = checkpoint_name(i), one = folder.path() + "/" + name + "/mine",
+                          other = folder.path() + "/uncommitted-" + name + "/mine";
         CHECK(path_exists(one) + path_exists(other) == 1);
         CHECK(read_file(path_exists(one) ? one : other) == std::to_string(i));
       }
@@ -312,13 +317,13 @@ TEST_CASE("a FIFO or a folder in the place of a file is refused at once", "[chec
   };
   for (const char* name : {"COMMIT", "manifest.json", "shard-00001-of-00002.safetensors"}) {
     const TemporaryFolder folder;
-    save_steps(folder.path, 2, Slicing::flat, {1});
-    const std::string path = folder.path + "/step-00000001/" + name;
+    save_steps(folder.path(), 2, Slicing::flat, {1});
+    const std::string path = folder.path() + "/step-00000001/" + name;
     std::filesystem::remove(path);
     REQUIRE(mkfifo(path.c_str(), 0644) == 0);
     INFO(name);
     std::vector<std::string> notes;
-    CHECK(at_once([&] { load_and_check(folder.path, notes, folder.path + "/step-00000001"); }) != "");
+    CHECK(at_once([&] { load_and_check(folder.path(), notes, folder.path() + "/step-00000001"); }) != "");
     CHECK_THAT(at_once([&] { read_text_file(path, 100); }), Contains("not a regular file"));
   }
   CHECK_THAT(at_once([] { read_text_file("/dev/zero", 100); }), Contains("not a regular file"));
@@ -338,7 +343,7 @@ TEST_CASE("a rank that fails makes the save fail everywhere, and training goes o
       auto stream = make_inline_stream("checkpoint");
       State state(rank, 2, Slicing::flat);
       CheckpointOptions options;
-      options.folder = folder.path;
+      options.folder = folder.path();
       CheckpointWriter writer(options, state.slices(), group, *stream);
       for (int64_t step : {1, 2, 3}) {
         state.fill(step);
@@ -359,15 +364,15 @@ TEST_CASE("a rank that fails makes the save fail everywhere, and training goes o
       CHECK_THAT(
           error,
           Contains("rank 0 does not see it: output_dir must be on a file system that all hosts share"));
-    CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001", "step-00000003"});
+    CHECK(list_folder(folder.path()) == std::vector<std::string>{".lock", "step-00000001", "step-00000003"});
   }
 }
 
 TEST_CASE("a file-size limit fails the save with path and errno, at every byte", "[checkpoint][faults]") {
   const TemporaryFolder folder;
-  save_steps(folder.path, 1, Slicing::flat, {1});
-  const int64_t shard = file_size(folder.path + "/step-00000001/shard-00000-of-00001.safetensors");
-  const int64_t manifest = file_size(folder.path + "/step-00000001/manifest.json");
+  save_steps(folder.path(), 1, Slicing::flat, {1});
+  const int64_t shard = file_size(folder.path() + "/step-00000001/shard-00000-of-00001.safetensors");
+  const int64_t manifest = file_size(folder.path() + "/step-00000001/manifest.json");
   for (int64_t limit : {int64_t{1}, int64_t{100}, shard / 2, shard - 1, shard, manifest - 1}) {
     INFO("limit " << limit);
     int channel[2];
@@ -379,7 +384,7 @@ TEST_CASE("a file-size limit fails the save with path and errno, at every byte",
         auto group = make_single_group("checkpoint", Axis::data);
         auto stream = make_inline_stream("checkpoint");
         State state(0, 1, Slicing::flat);
-        CheckpointWriter writer(sync_options(folder.path), state.slices(), *group, *stream);
+        CheckpointWriter writer(sync_options(folder.path()), state.slices(), *group, *stream);
         rlimit r{static_cast<rlim_t>(limit), RLIM_INFINITY};
         setrlimit(RLIMIT_FSIZE, &r);
         state.fill(2);
@@ -399,21 +404,21 @@ TEST_CASE("a file-size limit fails the save with path and errno, at every byte",
     close(channel[0]);
     waitpid(child, nullptr, 0);
     CHECK_THAT(text, Contains("File too large (errno 27)") && Contains("ulimit -f") &&
-                         Contains(folder.path + "/step-00000002.tmp-"));
+                         Contains(folder.path() + "/step-00000002.tmp-"));
     std::vector<std::string> notes;
-    CHECK(load_and_check(folder.path, notes) == 1);
-    CHECK(list_folder(folder.path) == std::vector<std::string>{".lock", "step-00000001"});
+    CHECK(load_and_check(folder.path(), notes) == 1);
+    CHECK(list_folder(folder.path()) == std::vector<std::string>{".lock", "step-00000001"});
   }
 }
 
 TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][faults]") {
   const TemporaryFolder mount_point;
-  if (mount("tmpfs", mount_point.path.c_str(), "tmpfs", 0, "size=20m") != 0) {
+  if (mount("tmpfs", mount_point.path().c_str(), "tmpfs", 0, "size=20m") != 0) {
     skip_test("a full disk is foreseen at start, and survived later: cannot mount a tmpfs (not root)");
     return;
   }
   {
-    const std::string folder = mount_point.path + "/checkpoints";
+    const std::string folder = mount_point.path() + "/checkpoints";
     auto group = make_single_group("checkpoint", Axis::data);
     auto stream = make_inline_stream("checkpoint");
     std::vector<float> values(2 << 20, 1.0f);  // 8 MiB: two fit, three do not
@@ -444,7 +449,7 @@ TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][
     CheckpointWriter second(background, slices, *group, *stream);
     second.save(make_info(4), slices);
     usleep(static_cast<useconds_t>(2e5 * time_scale()));
-    write_file(mount_point.path + "/hog", std::string(10 << 20, 'x'));
+    write_file(mount_point.path() + "/hog", std::string(10 << 20, 'x'));
     second.wait();
     arm_faults("");
     const SaveReport full = second.take_reports().at(0);
@@ -452,8 +457,8 @@ TEST_CASE("a full disk is foreseen at start, and survived later", "[checkpoint][
     CHECK_THAT(full.error, Contains("No space left on device (errno 28)") && Contains("free space there") &&
                                Contains(".safetensors: "));
     CHECK(list_folder(folder + "2") == std::vector<std::string>{".lock"});
-    std::filesystem::remove(mount_point.path + "/hog");
+    std::filesystem::remove(mount_point.path() + "/hog");
     CHECK(save(5).ok);  // and training goes on
   }
-  CHECK(umount(mount_point.path.c_str()) == 0);
+  CHECK(umount(mount_point.path().c_str()) == 0);
 }

@@ -20,6 +20,7 @@
 
 #include "tests/runtime/checkpoint/support.h"
 #include "tests/support/outcome.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -99,7 +100,7 @@ TEST_CASE("killed before any system call of a save, the loader finds the checkpo
   int64_t all = 0;
   {
     const TemporaryFolder folder;
-    const int status = saves_killed_at(folder.path, 0);
+    const int status = saves_killed_at(folder.path(), 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed) {
       skip_test("no seccomp filters here");
       return;
@@ -107,7 +108,7 @@ TEST_CASE("killed before any system call of a save, the loader finds the checkpo
     REQUIRE(status == 0);
     all = counter->calls;
     std::vector<std::string> notes;
-    CHECK(load_and_check(folder.path, notes) == 3);
+    CHECK(load_and_check(folder.path(), notes) == 3);
   }
   CHECK(all > 100);
   // Steps that a kill left as the newest, with the number of kills.
@@ -115,23 +116,23 @@ TEST_CASE("killed before any system call of a save, the loader finds the checkpo
   for (int64_t call = 1; call <= all; ++call) {
     INFO("killed before call " << call << " of " << all);
     const TemporaryFolder folder;
-    const int status = saves_killed_at(folder.path, call);
+    const int status = saves_killed_at(folder.path(), call);
     // The two ranks make their calls in another order each time: there may be one fewer to wait for.
     if (!WIFSIGNALED(status)) continue;
     CHECK(WTERMSIG(status) == SIGKILL);
     int64_t step = -1;  // a new start
-    for (const Candidate& c : list_checkpoints(folder.path)) {
+    for (const Candidate& c : list_checkpoints(folder.path())) {
       CHECK(c.error.empty());  // nothing half-made has a name
       step = std::max(step, c.manifest.info.step);
     }
     std::vector<std::string> notes;
-    CHECK(load_and_check(folder.path, notes) == step);
+    CHECK(load_and_check(folder.path(), notes) == step);
     ++newest[step];
     // The next run sweeps what is left and goes on.
     const int64_t next = std::max<int64_t>(step, 0) + 1;
-    save_steps(folder.path, 3, Slicing::rows, {next});
-    CHECK(load_and_check(folder.path, notes) == next);
-    for (const std::string& name : list_folder(folder.path)) CHECK(name.find(".tmp-") == std::string::npos);
+    save_steps(folder.path(), 3, Slicing::rows, {next});
+    CHECK(load_and_check(folder.path(), notes) == next);
+    for (const std::string& name : list_folder(folder.path())) CHECK(name.find(".tmp-") == std::string::npos);
   }
   ::munmap(counter, sizeof(Counter));
   for (const int64_t step : {-1, 1, 2, 3}) CHECK(newest[step] > 3);

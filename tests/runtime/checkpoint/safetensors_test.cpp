@@ -6,7 +6,10 @@
 #include <cstring>
 #include <random>
 
+#include "runtime/files/write_file.h"
 #include "tests/runtime/checkpoint/support.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -43,7 +46,7 @@ struct Golden {
 TEST_CASE("a file equals the reference library's byte for byte", "[safetensors]") {
   const TemporaryFolder folder;
   const Golden golden;
-  NewFile file(folder.path + "/x.safetensors");
+  NewFile file(folder.path() + "/x.safetensors");
   write_safetensors(file, golden.items());
   const std::string written = read_file(file.path());
   const std::string reference =
@@ -74,7 +77,7 @@ TEST_CASE("the reference library's file is read", "[safetensors]") {
 
 TEST_CASE("what the reference refuses is refused", "[safetensors]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/x.safetensors";
+  const std::string path = folder.path() + "/x.safetensors";
   const auto refusal = [&](const std::string& bytes) {
     write_file(path, bytes);
     return error_of([&] { SafetensorsFile f(path); });
@@ -142,7 +145,7 @@ TEST_CASE("what the reference refuses is refused", "[safetensors]") {
 
 TEST_CASE("damaged headers never crash the reader", "[safetensors][fuzz]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/x.safetensors";
+  const std::string path = folder.path() + "/x.safetensors";
   const std::string good =
       read_file(std::string(LTRAIN_SOURCE_DIR) + "/tests/runtime/checkpoint/golden/reference.safetensors");
   std::mt19937_64 g(7);

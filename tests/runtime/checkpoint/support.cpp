@@ -1,33 +1,13 @@
 #include "tests/runtime/checkpoint/support.h"
 
 #include <catch2/catch.hpp>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
+
+#include "runtime/files/write_file.h"
+#include "tests/support/read_file.h"
 
 namespace ltrain::test {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "ltrain-checkpoint-XXXXXX").string();
-  REQUIRE(mkdtemp(name.data()) != nullptr);
-  path = name;
-}
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-std::string read_file(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 void flip_bit(const std::string& path, int64_t byte, int bit) {
   std::string bytes = read_file(path);
   bytes.at(static_cast<size_t>(byte)) ^= static_cast<char>(1 << bit);

@@ -12,15 +12,6 @@
 
 namespace ltrain::test {
 
-/// An empty folder of its own, removed at the end.
-struct TemporaryFolder {
-  std::string path;
-  TemporaryFolder();
-  ~TemporaryFolder();
-};
-
-void write_file(const std::string& path, const std::string& bytes);
-std::string read_file(const std::string& path);
 /// Changes one bit.
 void flip_bit(const std::string& path, int64_t byte, int bit = 0);
 

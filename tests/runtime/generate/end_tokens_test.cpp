@@ -4,8 +4,9 @@
 #include <filesystem>
 
 #include "runtime/checkpoint/files.h"
+#include "runtime/files/write_file.h"
 #include "runtime/generate/end_tokens.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -19,15 +20,15 @@ TEST_CASE("end tokens come from every file of a folder that names one, each once
   REQUIRE(tokenizer->find("<|end|>") == 500);
   const auto ends = [&] {
     std::vector<std::pair<int32_t, std::string>> found;
-    for (const EndToken& e : end_tokens_of_folder(t.path, *tokenizer))
-      found.emplace_back(
-          e.id, e.source.substr(0, e.source.find(t.path)) + e.source.substr(e.source.find_last_of('/') + 1));
+    for (const EndToken& e : end_tokens_of_folder(t.path(), *tokenizer))
+      found.emplace_back(e.id, e.source.substr(0, e.source.find(t.path())) +
+                                   e.source.substr(e.source.find_last_of('/') + 1));
     return found;
   };
   using Found = std::vector<std::pair<int32_t, std::string>>;
   const auto write = [&](const std::string& name, const std::string& text) {
-    std::filesystem::remove(t.path + "/" + name);
-    if (!text.empty()) write_file(t.path + "/" + name, text);
+    std::filesystem::remove(t.path() + "/" + name);
+    if (!text.empty()) write_file(t.path() + "/" + name, text);
   };
   CHECK(ends().empty());
   for (const char* file : {"config.json", "generation_config.json"}) {

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/data/indexed_dataset.h"
 #include "runtime/data/input/jsonl.h"
+#include "runtime/files/write_file.h"
 #include "runtime/machines/machine_profile.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/telemetry/run_report.h"
@@ -17,6 +18,7 @@
 #include "runtime/weights/hf_folder.h"
 #include "tests/runtime/checkpoint/support.h"
 #include "tests/support/mutations.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -221,7 +223,7 @@ TEST_CASE("no reader of JSON takes hostile input for a defect, and none takes lo
   const TemporaryFolder folder;
   const auto bad = hostile();
   Random random = fuzz_random(5);
-  for (const HostileReader& r : readers(folder.path)) {
+  for (const HostileReader& r : readers(folder.path())) {
     INFO(r.name);
     const std::string& good = r.good.front();
     CHECK_NOTHROW(r.read(good));  // negative control: the good one is read

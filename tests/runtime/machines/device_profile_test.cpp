@@ -6,11 +6,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "runtime/files/write_file.h"
 #include "runtime/machines/cluster.h"
 #include "runtime/machines/profile_file.h"
 #include "runtime/machines/profile_import.h"
 #include "runtime/plan/make_plan.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -309,14 +311,15 @@ TEST_CASE("a cluster file names cards, nodes and networks, and what it says wron
   const std::string good =
       "format: ltrain.cluster.v1\nname: ours\nprofile: h100\nnodes: 16\ngpus_per_node: 4\nnetwork: "
       "ethernet-100g\n";
-  const std::string path = folder.path + "/ours.yaml";
+  const std::string path = folder.path() + "/ours.yaml";
   write_file(path, good);
   const MachineProfile p = find_profile(path);
   CHECK((p.nodes == 16 && p.cards_per_node == 4 && p.card == "h100" && p.network_given));
   CHECK(p.levels.back().name == "Ethernet");
   CHECK(assumed_node(p, 64, 0).text() == "a node: 4 H100, by " + path);
   // A profile file beside it.
-  write_file(folder.path + "/mine.yaml", replaced(embedded("devices/h100.yaml"), "name: h100", "name: mine"));
+  write_file(folder.path() + "/mine.yaml",
+             replaced(embedded("devices/h100.yaml"), "name: h100", "name: mine"));
   write_file(path, replaced(good, "profile: h100", "profile: mine.yaml"));
   CHECK(find_profile(path).device->name == "mine");
   const auto said = [&](const std::string& from, const std::string& to) {

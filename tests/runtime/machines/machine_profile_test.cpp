@@ -12,8 +12,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "runtime/files/write_file.h"
 #include "runtime/machines/cluster.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -52,7 +54,7 @@ OpCost cost(const char* name, OpClass cls, double bytes, double flops, int64_t m
 
 TEST_CASE("a profile is read back as it was written", "[plan]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/deep/er/profile.json";  // folders are made
+  const std::string path = folder.path() + "/deep/er/profile.json";  // folders are made
   const MachineProfile p = example();
   save_profile(p, path);
   const MachineProfile q = load_profile(path);
@@ -74,8 +76,8 @@ TEST_CASE("a profile is read back as it was written", "[plan]") {
   REQUIRE(q.collectives.size() == 2);
   CHECK((q.collectives[1].op == "all_reduce" && q.collectives[1].seconds == 1e-3 &&
          q.collectives[1].cpu_seconds == 5e-4));
-  save_profile(q, folder.path + "/again.json");
-  CHECK(read_file(folder.path + "/again.json") == read_file(path));
+  save_profile(q, folder.path() + "/again.json");
+  CHECK(read_file(folder.path() + "/again.json") == read_file(path));
   CHECK(q.sparse_matmul_speedup == 0);  // older files have none
   MachineProfile sparse = p;
   sparse.sparse_matmul_speedup = 1.4375;
@@ -85,7 +87,7 @@ TEST_CASE("a profile is read back as it was written", "[plan]") {
 
 TEST_CASE("what is no profile is refused with its path, the value and the way out", "[plan]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/profile.json";
+  const std::string path = folder.path() + "/profile.json";
   save_profile(example(), path);
   const json good = json::parse(read_file(path));
   const auto refusal = [&](const std::function<void(json&)>& change) {
@@ -138,16 +140,16 @@ TEST_CASE("what is no profile is refused with its path, the value and the way ou
     CHECK_THROWS_WITH(load_profile(path),
                       Contains("profile " + path + ": ") && Contains("run `ltrain bench` again"));
   }
-  CHECK_THROWS_WITH(load_profile(folder.path + "/none.json"),
+  CHECK_THROWS_WITH(load_profile(folder.path() + "/none.json"),
                     Contains("none.json: cannot be read: No such file"));
-  CHECK_THROWS_WITH(load_profile(folder.path), Contains("profile " + folder.path));
+  CHECK_THROWS_WITH(load_profile(folder.path()), Contains("profile " + folder.path()));
 }
 
 TEST_CASE("the default profile: LTRAIN_PROFILE, a guess without a file, an error for a bad one", "[plan]") {
   const TemporaryFolder folder;
   const char* old = std::getenv("LTRAIN_PROFILE");
   const std::string kept = old ? old : "";
-  const std::string path = folder.path + "/p.json";
+  const std::string path = folder.path() + "/p.json";
   ::setenv("LTRAIN_PROFILE", path.c_str(), 1);
   CHECK(default_profile_path() == path);
   CHECK_FALSE(default_profile().measured);
@@ -196,8 +198,8 @@ TEST_CASE("a default profile that cannot be looked at is done without, and the p
     CHECK_FALSE(p.measured);
     return p.source;
   };
-  ::chmod(folder.path.c_str(), 0755);
-  const std::string home = folder.path + "/home";
+  ::chmod(folder.path().c_str(), 0755);
+  const std::string home = folder.path() + "/home";
   save_profile(example(), home + "/.cache/ltrain/profile.json");
   ::setenv("HOME", home.c_str(), 1);
   CHECK(default_profile().measured);
@@ -215,12 +217,12 @@ TEST_CASE("a default profile that cannot be looked at is done without, and the p
     const Nobody nobody;
     CHECK(default_profile().measured);
   }
-  ::setenv("HOME", (folder.path + "/none").c_str(), 1);
+  ::setenv("HOME", (folder.path() + "/none").c_str(), 1);
   CHECK(source() == "built in");
   ::unsetenv("HOME");
   CHECK_NOTHROW(default_profile());
-  write_file(folder.path + "/file", "x");
-  ::setenv("XDG_CACHE_HOME", (folder.path + "/file").c_str(), 1);
+  write_file(folder.path() + "/file", "x");
+  ::setenv("XDG_CACHE_HOME", (folder.path() + "/file").c_str(), 1);
   CHECK(source() == "built in");
   CHECK_THROWS_AS(save_profile(example(), default_profile_path()), Error);
   ::setenv("XDG_CACHE_HOME", std::string(5000, 'x').c_str(), 1);
@@ -238,15 +240,15 @@ TEST_CASE("a card is found in the name that its driver gives, and nowhere else",
   MachineProfile card = example();
   card.machine = "NVIDIA H100 80GB HBM3";
   card.device_bytes = 80000000000;
-  save_profile(card, folder.path + "/card.json");
-  const MachineProfile read = load_profile(folder.path + "/card.json");
+  save_profile(card, folder.path() + "/card.json");
+  const MachineProfile read = load_profile(folder.path() + "/card.json");
   CHECK((read.card == "h100" && read.cards_per_node == 8 && read.adapter_bytes_per_second == 0.9 * 50e9));
   CHECK_FALSE(read.network_given);
   CHECK(read.network_source == card_profile("h100").network_source);
   card.network_given = true;
-  save_profile(card, folder.path + "/network.json");
-  CHECK(load_profile(folder.path + "/network.json").adapter_bytes_per_second == 0);
-  CHECK(load_profile(folder.path + "/network.json").network_source == "by the profile");
+  save_profile(card, folder.path() + "/network.json");
+  CHECK(load_profile(folder.path() + "/network.json").adapter_bytes_per_second == 0);
+  CHECK(load_profile(folder.path() + "/network.json").network_source == "by the profile");
   CHECK_THROWS_WITH(find_profile("h1000"), Contains("did you mean h100?"));
   CHECK_THROWS_WITH(
       find_profile("NVIDIA H100 80GB HBM3"),
@@ -307,7 +309,7 @@ TEST_CASE("prices: the sample's own time at its size, work over rate elsewhere",
 
 TEST_CASE("nodes with a measured CPU are priced by the rate that their link sustains", "[plan]") {
   const TemporaryFolder folder;
-  save_profile(example(), folder.path + "/mine.json");
+  save_profile(example(), folder.path() + "/mine.json");
   const auto seconds = [&](const std::string& sustained, const std::string& ranks_a_link) {
     const std::string text =
         "format: ltrain.cluster.v1\nname: ours\nprofile: mine.json\nnodes: 2\ngpus_per_node: 4\n"
@@ -317,7 +319,7 @@ TEST_CASE("nodes with a measured CPU are priced by the rate that their link sust
         "    bytes_per_second: {value: 1e6, source: measured, reference: tc}\n"
         "    sustained: {value: " +
         sustained + ", source: measured, reference: tc}\n";
-    const MachineProfile p = parse_cluster(text, folder.path + "/ours.yaml");
+    const MachineProfile p = parse_cluster(text, folder.path() + "/ours.yaml");
     OpCost op = cost("all_reduce", OpClass::collective, 4e6, 0);
     op.collective = "all_reduce", op.group_size = 8, op.wire_bytes = op.network_bytes = 4e6;
     return ProfileCost(p, 1, false, 4, 8).seconds(op);

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "runtime/telemetry/metrics.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -51,7 +51,7 @@ StepMetrics step(int64_t n) {
 
 TEST_CASE("records that find no room are written later, whole and in order, with a warning", "[telemetry]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/records";
+  const std::string path = folder.path() + "/records";
   AppendFile f(path, false);
   f.append("first 9\n");
   CHECK(f.notes().empty());
@@ -77,7 +77,7 @@ TEST_CASE("records that find no room are written later, whole and in order, with
 
 TEST_CASE("records beyond the memory for them are dropped whole and counted", "[telemetry]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/records";
+  const std::string path = folder.path() + "/records";
   AppendFile f(path, false, 8);
   {
     const FullDisk full(2);
@@ -93,7 +93,7 @@ TEST_CASE("records beyond the memory for them are dropped whole and counted", "[
 
 TEST_CASE("a file that stays without room ends with its last whole record", "[telemetry]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/records";
+  const std::string path = folder.path() + "/records";
   {
     std::optional<AppendFile> f(std::in_place, path, false);
     f->append("first\n");
@@ -109,7 +109,7 @@ TEST_CASE("a file that stays without room ends with its last whole record", "[te
     CHECK(text_of(path) == "first\n");
   }
   const TemporaryFolder none;
-  CHECK_THROWS_WITH(AppendFile(none.path + "/no/file", false),
+  CHECK_THROWS_WITH(AppendFile(none.path() + "/no/file", false),
                     Contains("no/file: cannot be written: No such"));
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("metrics.jsonl and TensorBoard have every step although the disk was f
     const TemporaryFolder folder;
     std::vector<std::string> notes;
     {
-      MetricsWriter w(folder.path, true, 0);
+      MetricsWriter w(folder.path(), true, 0);
       for (int64_t n = 1; n <= 9; ++n) {
         std::optional<FullDisk> full;
         if (full_for_a_while && n >= 4 && n <= 6) full.emplace(1001);
@@ -130,11 +130,11 @@ TEST_CASE("metrics.jsonl and TensorBoard have every step although the disk was f
     }
     CHECK(notes.size() == (full_for_a_while ? 4 : 0));  // each file: fails, works again
     std::vector<int64_t> steps;
-    std::ifstream in(folder.path + "/metrics.jsonl");
+    std::ifstream in(folder.path() + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);)
       steps.push_back(nlohmann::json::parse(line)["step"].get<int64_t>());
     CHECK(steps == std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9});
-    for (const auto& e : std::filesystem::directory_iterator(folder.path))
+    for (const auto& e : std::filesystem::directory_iterator(folder.path()))
       if (e.path().filename().string().starts_with("events.")) return e.file_size();
     return std::uintmax_t{0};
   };

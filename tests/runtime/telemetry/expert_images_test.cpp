@@ -12,7 +12,7 @@
 
 #include "base/heat_colour.h"
 #include "runtime/telemetry/metrics.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -112,7 +112,7 @@ TEST_CASE("heat is grey at 0, red at 1, white where there is no value", "[teleme
 TEST_CASE("images of experts: loads since the image before, a column of drops and churn for each",
           "[telemetry]") {
   const TemporaryFolder folder;
-  TensorBoardWriter writer(folder.path);
+  TensorBoardWriter writer(folder.path());
   ExpertImages images;
   StepMetrics m;
   m.expert_tokens = {{}, {3, 1}};  // the first layer is dense
@@ -127,7 +127,7 @@ TEST_CASE("images of experts: loads since the image before, a column of drops an
   images.write(3, writer);
   images.routing(3, {0.25, {NAN, 0.25}}, writer);
   writer.file().finish();
-  const std::vector<Image> found = images_in(folder.path);
+  const std::vector<Image> found = images_in(folder.path());
   REQUIRE(found.size() == 5);
   const auto cell = [&](size_t image, int64_t row, int64_t column) {
     return found[image].pixels[static_cast<size_t>((row * 8 + 3) * found[image].width + column * 8 + 3)];

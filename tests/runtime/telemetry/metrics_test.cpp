@@ -17,7 +17,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -112,14 +112,14 @@ const std::vector<std::pair<std::string, const char*>> kPlainTerminal{
 TEST_CASE("metrics.jsonl: one flat object a step, NaN is null, names are documented", "[telemetry]") {
   const TemporaryFolder folder;
   {
-    MetricsWriter w(folder.path, false, 0);
+    MetricsWriter w(folder.path(), false, 0);
     StepMetrics m = metrics(1);
     m.grad_norm = NAN;
     w.step(m);
     w.eval(1, "", 2.0, 0);
-    CHECK(lines(folder.path).size() == 2);  // on its way to the file at once
+    CHECK(lines(folder.path()).size() == 2);  // on its way to the file at once
   }
-  const auto all = lines(folder.path);
+  const auto all = lines(folder.path());
   REQUIRE(all.size() == 2);
   CHECK(all[0]["step"] == 1);
   CHECK(all[0]["lm_loss"].get<double>() == 5.4321);
@@ -140,38 +140,38 @@ TEST_CASE("metrics.jsonl: one flat object a step, NaN is null, names are documen
 TEST_CASE("metrics.jsonl of a resumed run: steps after the checkpoint are dropped, torn lines too",
           "[telemetry]") {
   const TemporaryFolder folder;
-  const std::string path = folder.path + "/metrics.jsonl";
+  const std::string path = folder.path() + "/metrics.jsonl";
   {
-    MetricsWriter w(folder.path, false, 0);
+    MetricsWriter w(folder.path(), false, 0);
     for (int64_t s = 1; s <= 5; ++s) w.step(metrics(s));
     w.eval(3, "", 1.0, 0);
     w.eval(5, "", 1.0, 0);
   }
   SECTION("at the step of a checkpoint") {
-    MetricsWriter(folder.path, false, 3).step(metrics(4));
-    CHECK(steps(folder.path) == std::vector<int64_t>{1, 2, 3, 3, 4});
+    MetricsWriter(folder.path(), false, 3).step(metrics(4));
+    CHECK(steps(folder.path()) == std::vector<int64_t>{1, 2, 3, 3, 4});
   }
   SECTION("nothing to drop: the file stays as it is, byte by byte") {
     std::ifstream before_file(path);
     const std::string before((std::istreambuf_iterator<char>(before_file)), {});
-    { MetricsWriter w(folder.path, false, 5); }
+    { MetricsWriter w(folder.path(), false, 5); }
     std::ifstream after_file(path);
     CHECK(std::string((std::istreambuf_iterator<char>(after_file)), {}) == before);
   }
   SECTION("a fresh start drops all") {
-    MetricsWriter(folder.path, false, 0).step(metrics(1));
-    CHECK(steps(folder.path) == std::vector<int64_t>{1});
+    MetricsWriter(folder.path(), false, 0).step(metrics(1));
+    CHECK(steps(folder.path()) == std::vector<int64_t>{1});
   }
   SECTION("lines that are no metrics are dropped, whatever they are") {
     std::ofstream(path, std::ios::app)
         << "{\"step\":2,\"lm_lo\n[1,2]\n7\nnull\n{\"step\":\"two\"}\n{\"step\":1.5}\n\n";
-    MetricsWriter(folder.path, false, 5).step(metrics(6));
-    CHECK(steps(folder.path) == std::vector<int64_t>{1, 2, 3, 4, 5, 3, 5, 6});
+    MetricsWriter(folder.path(), false, 5).step(metrics(6));
+    CHECK(steps(folder.path()) == std::vector<int64_t>{1, 2, 3, 4, 5, 3, 5, 6});
   }
   SECTION("a last line without its end does not swallow the next one") {
     std::ofstream(path, std::ios::app) << "{\"step\":5}";
-    MetricsWriter(folder.path, false, 5).step(metrics(6));
-    CHECK(steps(folder.path) == std::vector<int64_t>{1, 2, 3, 4, 5, 3, 5, 5, 6});
+    MetricsWriter(folder.path(), false, 5).step(metrics(6));
+    CHECK(steps(folder.path()) == std::vector<int64_t>{1, 2, 3, 4, 5, 3, 5, 5, 6});
   }
 }
 
@@ -181,9 +181,9 @@ TEST_CASE("metrics.jsonl that cannot be written is an error with its path", "[te
 
 TEST_CASE("TensorBoard gets the numbers of metrics.jsonl when it is asked for", "[telemetry]") {
   const TemporaryFolder folder;
-  { MetricsWriter(folder.path, true, 0).step(metrics(1)); }
+  { MetricsWriter(folder.path(), true, 0).step(metrics(1)); }
   int events = 0;
-  for (const auto& e : std::filesystem::directory_iterator(folder.path))
+  for (const auto& e : std::filesystem::directory_iterator(folder.path()))
     if (e.path().filename().string().rfind("events.out.tfevents.", 0) == 0) {
       ++events;
       std::ifstream in(e.path(), std::ios::binary);
@@ -194,8 +194,8 @@ TEST_CASE("TensorBoard gets the numbers of metrics.jsonl when it is asked for", 
     }
   CHECK(events == 1);
   const TemporaryFolder without;
-  { MetricsWriter(without.path, false, 0).step(metrics(1)); }
-  CHECK(std::distance(std::filesystem::directory_iterator(without.path), {}) == 1);
+  { MetricsWriter(without.path(), false, 0).step(metrics(1)); }
+  CHECK(std::distance(std::filesystem::directory_iterator(without.path()), {}) == 1);
 }
 
 TEST_CASE("progress into a pipe: plain lines at the interval and at the end", "[telemetry]") {
@@ -339,8 +339,8 @@ TEST_CASE("without a known peak there is no MFU", "[telemetry]") {
   const std::string text = stderr_of(false, [&] { Progress(LogFormat::text, 1).step(m); });
   CHECK_THAT(text, Contains("tok/s") && !Contains("MFU") && !Contains("nan"));
   const TemporaryFolder folder;
-  { MetricsWriter(folder.path, false, 0).step(m); }
-  CHECK(lines(folder.path).at(0)["mfu"].is_null());
+  { MetricsWriter(folder.path(), false, 0).step(m); }
+  CHECK(lines(folder.path()).at(0)["mfu"].is_null());
 }
 
 TEST_CASE("log.format megatron counts what was skipped and what was not finite in its interval",

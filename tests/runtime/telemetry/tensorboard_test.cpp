@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -143,13 +143,13 @@ TEST_CASE("scalars are read back as they were written", "[telemetry]") {
                                     {"lm_loss", 1 << 20, -1e30},
                                     {"lm_loss", int64_t{1} << 40, NAN}};
   {
-    TensorBoardWriter w(folder.path);
+    TensorBoardWriter w(folder.path());
     for (const Scalar& s : written) w.scalar(s.tag, s.step, s.value);
     // Every record is on its way to the file when it is made: nothing waits in a buffer for the end of the
     // run.
-    CHECK(records(read_bytes(only_file(folder.path))).size() == written.size() + 1);
+    CHECK(records(read_bytes(only_file(folder.path()))).size() == written.size() + 1);
   }
-  const std::string path = only_file(folder.path);
+  const std::string path = only_file(folder.path());
   CHECK(path.find("/events.out.tfevents.") != std::string::npos);
   const std::string file = read_bytes(path);
   const auto all = records(file);
@@ -188,9 +188,9 @@ TEST_CASE("events of a run that goes on begin with a restart, in a file that com
   const TemporaryFolder folder;
   std::vector<std::string> names;
   for (int64_t restart : {1, 6, 3}) {
-    TensorBoardWriter w(folder.path, restart);
+    TensorBoardWriter w(folder.path(), restart);
     std::set<std::string> all;
-    for (const auto& e : std::filesystem::directory_iterator(folder.path)) all.insert(e.path().string());
+    for (const auto& e : std::filesystem::directory_iterator(folder.path())) all.insert(e.path().string());
     REQUIRE(all.size() == names.size() + 1);
     for (const std::string& name : names) all.erase(name);
     names.push_back(*all.begin());

@@ -6,6 +6,7 @@
 
 #include "runtime/weights/align_neurons.h"
 #include "tests/runtime/weights/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -18,8 +19,8 @@ using Values = std::vector<double>;
 EditExpertsReport edit(const TemporaryFolder& t, const std::string& to,
                        const std::function<void(EditExpertsOptions&)>& change) {
   EditExpertsOptions o;
-  o.checkpoint = t.path + "/old";
-  o.made = t.path + "/" + to;
+  o.checkpoint = t.path() + "/old";
+  o.made = t.path() + "/" + to;
   change(o);
   return edit_experts(o);
 }
@@ -82,8 +83,8 @@ Values in_order(const Values& v, const ModelConfig& m, const std::string& name,
 }
 
 void import_model(const TemporaryFolder& t, const json& model) {
-  write_folder(t.path + "/in", model["config"], random_tensors(model));
-  import_folder(t.path + "/in", t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], random_tensors(model));
+  import_folder(t.path() + "/in", t.path() + "/old");
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ TEST_CASE("experts of every family are left out, merged and copied by the defini
       continue;
     const TemporaryFolder t;
     import_model(t, model);
-    const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+    const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old");
     const ModelConfig& m = old.recipe.model;
     if (m.num_nextn_predict_layers > 0 || m.moe.n_group > 1) continue;
     INFO(name);
@@ -111,7 +112,7 @@ TEST_CASE("experts of every family are left out, merged and copied by the defini
         o.edit = kind;
         if (kind != ExpertEdit::add) o.experts = keep, o.use = use;
       });
-      const WholeCheckpoint made = read_whole_checkpoint(t.path + "/" + folder);
+      const WholeCheckpoint made = read_whole_checkpoint(t.path() + "/" + folder);
       const int64_t now = kind == ExpertEdit::add ? 2 * all : keep;
       CHECK(made.recipe.model.moe.num_experts == now);
       CHECK(made.recipe.model.moe.top_k == (kind == ExpertEdit::add ? 2 : 1) * m.moe.top_k);
@@ -165,8 +166,8 @@ TEST_CASE("an expert is merged into the one with the most similar router row", "
     const auto row = static_cast<int64_t>(gate.bytes.size()) / experts;
     std::copy_n(gate.bytes.begin() + (experts - 1) * row, row, gate.bytes.begin());
   }
-  write_folder(t.path + "/in", model["config"], tensors);
-  import_folder(t.path + "/in", t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], tensors);
+  import_folder(t.path() + "/in", t.path() + "/old");
   ExpertUse use;
   for (int64_t layer = 0; layer < layers; ++layer) {
     use[layer] = std::vector<double>(static_cast<size_t>(experts), 3);
@@ -211,12 +212,12 @@ TEST_CASE("an expert whose neurons were shuffled is merged into the one that it 
                     after.bytes.begin() + (i - i % n + neuron(i % n)) * of_neuron);
     }
   }
-  write_folder(t.path + "/in", model["config"], tensors);
-  import_folder(t.path + "/in", t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], tensors);
+  import_folder(t.path() + "/in", t.path() + "/old");
   edit(t, "new",
        [&](EditExpertsOptions& o) { o.edit = ExpertEdit::merge, o.experts = experts - 1, o.use = use; });
-  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old"),
-                        made = read_whole_checkpoint(t.path + "/new");
+  const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old"),
+                        made = read_whole_checkpoint(t.path() + "/new");
   int64_t compared = 0;
   for (const auto& [name, values] : old.tensors) {
     if (!of_experts(name)) continue;
@@ -236,8 +237,8 @@ TEST_CASE("experts whose weights are not finite are not merged, and are named wi
   for (auto& [name, made] : tensors)
     if (name.find(".experts.0.w1") != std::string::npos)
       std::fill(made.bytes.begin(), made.bytes.end(), static_cast<char>(0xff));  // NaN in every type
-  write_folder(t.path + "/in", model["config"], tensors);
-  import_folder(t.path + "/in", t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], tensors);
+  import_folder(t.path() + "/in", t.path() + "/old");
   ExpertUse use;
   for (int64_t layer = 0; layer < layers; ++layer) {
     use[layer] = std::vector<double>(static_cast<size_t>(experts), 3);
@@ -255,13 +256,13 @@ TEST_CASE("a share of the neurons of copies is drawn anew, with the mean and dev
     INFO(name);
     const TemporaryFolder t;
     import_model(t, (--golden().end()).value()[name]);
-    const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+    const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old");
     const ModelConfig& m = old.recipe.model;
     const auto make = [&](const std::string& to, uint64_t seed) {
       edit(t, to, [&](EditExpertsOptions& o) {
         o.edit = ExpertEdit::add, o.copies = 2, o.reinit = 0.5, o.seed = seed;
       });
-      return read_whole_checkpoint(t.path + "/" + to);
+      return read_whole_checkpoint(t.path() + "/" + to);
     };
     const WholeCheckpoint made = make("a", 1), again = make("b", 1), other = make("c", 2);
     const int64_t all = m.moe.num_experts, neurons = m.moe.intermediate_size;
@@ -328,6 +329,6 @@ TEST_CASE("numbers of experts that cannot be made are refused with what would wo
                              for (int64_t layer = 0; layer < c.record_layers; ++layer) o.use[layer] = {1, 2};
                            }),
                       Contains(c.text));
-    CHECK(!path_exists(t.path + "/new"));
+    CHECK(!path_exists(t.path() + "/new"));
   }
 }

@@ -3,7 +3,9 @@
 
 #include <cstring>
 
+#include "runtime/files/write_file.h"
 #include "tests/runtime/weights/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -17,7 +19,7 @@ TEST_CASE("a tied model takes its one tensor under either name, and refuses two 
     INFO(name);
     const json& model = golden().begin().value().at(name);
     const std::string tokens = std::string(name) == "gpt2" ? "transformer.wte.weight" : kTokens;
-    const std::string at = t.path + "/" + name;
+    const std::string at = t.path() + "/" + name;
     const Tensors plain = random_tensors(model);
     REQUIRE(plain.count(tokens) == 1);
     REQUIRE(plain.count(kHead) == 0);
@@ -63,20 +65,20 @@ TEST_CASE("a tied model takes its one tensor under either name, and refuses two 
 TEST_CASE("model.safetensors is read where a stale index lies beside it, as transformers does", "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["llama-3.2"];
-  const std::string folder = t.path + "/in";
+  const std::string folder = t.path() + "/in";
   const Tensors now = random_tensors(model, 1), before = random_tensors(model, 2);
   write_folder(folder, model["config"], now);
-  CHECK(import_folder(folder, t.path + "/single").notes.empty());  // no index: nothing to say
+  CHECK(import_folder(folder, t.path() + "/single").notes.empty());  // no index: nothing to say
   json map = json::object();
   for (const auto& [name, tensor] : before) map[name] = "model-00001-of-00001.safetensors";
   const int shard = GENERATE(0, 1);
   if (shard) write_tensors(folder + "/model-00001-of-00001.safetensors", before);
   write_file(folder + "/model.safetensors.index.json", json{{"weight_map", map}}.dump());
-  const ImportReport in = import_folder(folder, t.path + "/checkpoint");
+  const ImportReport in = import_folder(folder, t.path() + "/checkpoint");
   REQUIRE(in.notes.size() == 1);
   CHECK_THAT(in.notes[0], Contains(folder + ": model.safetensors is read and model.safetensors.index.json"));
-  export_to(t.path + "/checkpoint", t.path + "/out");
-  CHECK((read_tensors(t.path + "/out") == now));
+  export_to(t.path() + "/checkpoint", t.path() + "/out");
+  CHECK((read_tensors(t.path() + "/out") == now));
 }
 
 TEST_CASE("an export refuses weights that its type cannot hold, with tensor and count", "[weights]") {
@@ -92,7 +94,7 @@ TEST_CASE("an export refuses weights that its type cannot hold, with tensor and 
   };
   int n = 0;
   const auto made = [&](DType dtype) {
-    const std::string at = t.path + "/" + std::to_string(n++);
+    const std::string at = t.path() + "/" + std::to_string(n++);
     write_folder(at, model["config"], tensors);
     import_folder(at, at + "-checkpoint");
     export_to(at + "-checkpoint", at + "-out", [&](ExportOptions& o) { o.dtype = dtype; });
@@ -106,7 +108,7 @@ TEST_CASE("an export refuses weights that its type cannot hold, with tensor and 
   const std::string of = std::to_string(tensors[kNorm].bytes.size() / 4);
   CHECK_THROWS_WITH(made(DType::f16), Contains(kNorm + ": 2 of " + of + " weights") && Contains("65504") &&
                                           Contains("--dtype bf16"));
-  CHECK_FALSE(path_exists(t.path + "/1-out"));
+  CHECK_FALSE(path_exists(t.path() + "/1-out"));
   CHECK_NOTHROW(made(DType::bf16));
   put(2, 3.4e38f);  // between the largest numbers of bf16 and of fp32
   CHECK_THROWS_WITH(made(DType::bf16), Contains(kNorm + ": 1 of " + of) && Contains("--dtype fp32"));

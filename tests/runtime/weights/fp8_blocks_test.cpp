@@ -6,8 +6,9 @@
 
 #include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/files/write_file.h"
 #include "runtime/weights/hf_folder.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -92,7 +93,7 @@ std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::st
 TEST_CASE("weights in FP8 are read as PyTorch's values, whole and in slices", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;
-  const auto reader = open(write_folder(t.path + "/fp8", tensors()), notes);
+  const auto reader = open(write_folder(t.path() + "/fp8", tensors()), notes);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0], Contains("weights in FP8 with factors of blocks (1 of the tensors) are read as bf16"));
   const std::vector<char> bytes = golden("values");
@@ -128,16 +129,16 @@ TEST_CASE("FP8 weights without their factors, or of other blocks, are refused by
   const std::string scales = std::string(kName) + "_scale_inv";
   SECTION("no factors") {
     some.erase(scales);
-    CHECK_THROWS_WITH(open(write_folder(t.path + "/a", some), notes),
+    CHECK_THROWS_WITH(open(write_folder(t.path() + "/a", some), notes),
                       Contains("1 tensor of the model is not there: " + scales));
   }
   SECTION("factors of other blocks") {
     some.at(scales).shape = {2, 3};
-    CHECK_THROWS_WITH(open(write_folder(t.path + "/b", some), notes),
+    CHECK_THROWS_WITH(open(write_folder(t.path() + "/b", some), notes),
                       Contains("is F8_E4M3 [300, 200] with F32 [2, 3] of factors"));
   }
   SECTION("a config.json of other blocks") {
-    CHECK_THROWS_WITH(open(write_folder(t.path + "/c", some, {64, 64}), notes),
+    CHECK_THROWS_WITH(open(write_folder(t.path() + "/c", some, {64, 64}), notes),
                       Contains("quant_method \"fp8\" with weight_block_size [128, 128] alone"));
   }
 }

@@ -8,8 +8,9 @@
 
 #include "base/json/json.h"
 #include "runtime/checkpoint/files.h"
+#include "runtime/files/write_file.h"
 #include "runtime/weights/hf_folder.h"
-#include "tests/runtime/checkpoint/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -98,8 +99,8 @@ std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::st
 TEST_CASE("experts in MXFP4 are read as the values that transformers has, whole and in slices", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes, none;
-  const auto packed = open(write_folder(t.path + "/packed", tensors(true)), notes);
-  const auto plain = open(write_folder(t.path + "/plain", tensors(false)), none);
+  const auto packed = open(write_folder(t.path() + "/packed", tensors(true)), notes);
+  const auto plain = open(write_folder(t.path() + "/plain", tensors(false)), none);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0], Contains("2 tensors are MXFP4, and are read as the bf16 values that they stand for"));
   CHECK(none.empty());
@@ -127,7 +128,7 @@ TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]
   const TemporaryFolder t;
   std::vector<std::string> notes, none;
   const Tensors all = tensors(true);
-  const std::string folder = write_folder(t.path + "/split", all);
+  const std::string folder = write_folder(t.path() + "/split", all);
   json map = json::object();
   for (const bool scales : {false, true}) {
     const std::string name = scales ? "b.safetensors" : "a.safetensors";
@@ -141,7 +142,8 @@ TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]
     write_safetensors(file, items);
   }
   write_file(folder + "/model.safetensors.index.json", json{{"weight_map", map}}.dump());
-  const auto split = open(folder, notes), plain = open(write_folder(t.path + "/plain", tensors(false)), none);
+  const auto split = open(folder, notes),
+             plain = open(write_folder(t.path() + "/plain", tensors(false)), none);
   const std::string name = std::string(kExperts) + "down_proj";
   const Slice whole = Slice::whole(split->tensors().at(name).shape);
   std::vector<float> a(static_cast<size_t>(whole.elements())), b(a);
@@ -154,7 +156,7 @@ TEST_CASE("gate and up of an expert lie beside each other in its file", "[weight
   const TemporaryFolder t;
   std::vector<std::string> notes;
   const Tensors all = tensors(false);
-  const auto reader = open(write_folder(t.path + "/plain", all), notes);
+  const auto reader = open(write_folder(t.path() + "/plain", all), notes);
   const std::string name = std::string(kExperts) + "gate_up_proj";
   const auto* file = reinterpret_cast<const uint16_t*>(all.at(name).bytes.data());  // (3, 64, 2 * 32)
   const Shape shape = reader->tensors().at(name).shape;                             // (3, 2, 32, 64)
@@ -177,19 +179,19 @@ TEST_CASE("MXFP4 tensors that are no blocks of the model's weights are refused b
   SECTION("no scales") {
     some.erase(std::string(kExperts) + "down_proj_scales");
     CHECK_THROWS_WITH(
-        open(write_folder(t.path + "/a", some), notes),
+        open(write_folder(t.path() + "/a", some), notes),
         Contains("1 tensor of the model is not there: model.layers.0.mlp.experts.down_proj_scales"));
   }
   SECTION("blocks of another shape") {
     Stored& blocks = some.at(std::string(kExperts) + "down_proj_blocks");
     blocks.shape = {3, 32, 2, 16};
     CHECK_THROWS_WITH(
-        open(write_folder(t.path + "/b", some), notes),
+        open(write_folder(t.path() + "/b", some), notes),
         Contains("down_proj_blocks is U8 [3, 32, 2, 16], and MXFP4 weights of the recipe's model are "
                  "U8 [3, 64, 1, 16]"));
   }
   SECTION("another way of fewer bits") {
-    const std::string folder = write_folder(t.path + "/c", some);
+    const std::string folder = write_folder(t.path() + "/c", some);
     std::ifstream in(folder + "/config.json");
     json config = json::parse(in);
     config["quantization_config"]["quant_method"] = "awq";

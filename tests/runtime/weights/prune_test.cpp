@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/runtime/weights/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -17,8 +18,8 @@ using Values = std::vector<double>;
 PruneReport prune(const TemporaryFolder& t, const std::string& to, std::vector<int64_t> layers,
                   int64_t neurons) {
   PruneOptions o;
-  o.checkpoint = t.path + "/old";
-  o.made = t.path + "/" + to;
+  o.checkpoint = t.path() + "/old";
+  o.made = t.path() + "/" + to;
   o.layers = std::move(layers);
   o.intermediate_size = neurons;
   return prune_checkpoint(o);
@@ -91,9 +92,9 @@ TEST_CASE("pruned layers are renumbered, and the neurons of largest weights stay
   std::set<std::string> families;
   for (const auto& [name, model] : (--golden().end()).value().items()) {
     const TemporaryFolder t;
-    write_folder(t.path + "/in", model["config"], random_tensors(model));
-    import_folder(t.path + "/in", t.path + "/old");
-    const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+    write_folder(t.path() + "/in", model["config"], random_tensors(model));
+    import_folder(t.path() + "/in", t.path() + "/old");
+    const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old");
     const ModelConfig& m = old.recipe.model;
     if (m.moe.num_experts > 0) continue;
     INFO(name);
@@ -104,7 +105,7 @@ TEST_CASE("pruned layers are renumbered, and the neurons of largest weights stay
     const int64_t neurons = m.intermediate_size - 11;
     const PruneReport report = prune(t, "new", layers, neurons);
     CHECK(report.dropped_layers == std::vector<int64_t>{1});
-    const WholeCheckpoint made = read_whole_checkpoint(t.path + "/new");
+    const WholeCheckpoint made = read_whole_checkpoint(t.path() + "/new");
     const ModelConfig& small = made.recipe.model;
     CHECK(small.intermediate_size == neurons);
     REQUIRE(small.num_hidden_layers == m.num_hidden_layers - 1);
@@ -133,10 +134,10 @@ TEST_CASE("pruned layers are renumbered, and the neurons of largest weights stay
     }
     CHECK(made.tensors.size() == expected);
     // An export reads its config.json back.
-    CHECK_NOTHROW(export_to(t.path + "/new", t.path + "/out"));
+    CHECK_NOTHROW(export_to(t.path() + "/new", t.path() + "/out"));
     prune(t, "second", {1}, 0);
-    CHECK(read_whole_checkpoint(t.path + "/second").recipe.model.window(0) == m.window(1));
-    CHECK_NOTHROW(export_to(t.path + "/second", t.path + "/second-out"));
+    CHECK(read_whole_checkpoint(t.path() + "/second").recipe.model.window(0) == m.window(1));
+    CHECK_NOTHROW(export_to(t.path() + "/second", t.path() + "/second-out"));
   }
   CHECK(families.size() >= 9);
 }
@@ -168,11 +169,11 @@ TEST_CASE("models, layers and widths that cannot be pruned are refused with what
         .neurons = 0,
         .text = "experts in a layer, and pruning is built for dense models alone"}}) {
     const TemporaryFolder t;
-    write_folder(t.path + "/in", models[c.model]["config"], random_tensors(models[c.model]));
-    import_folder(t.path + "/in", t.path + "/old");
+    write_folder(t.path() + "/in", models[c.model]["config"], random_tensors(models[c.model]));
+    import_folder(t.path() + "/in", t.path() + "/old");
     INFO(c.text);
     CHECK_THROWS_WITH(prune(t, "new", c.layers, c.neurons), Contains(c.text));
-    CHECK(!path_exists(t.path + "/new"));
+    CHECK(!path_exists(t.path() + "/new"));
   }
   CHECK(parse_layers("0-2,5,7-7", "--layers") == std::vector<int64_t>{0, 1, 2, 5, 7});
   for (const char* wrong :

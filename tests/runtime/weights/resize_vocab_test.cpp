@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/runtime/weights/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -24,15 +25,15 @@ ResizeVocabOptions options(const std::string& from, const std::string& to, int64
 TEST_CASE("new rows of a vocabulary are the mean of the old ones, which stay bit for bit", "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["mixtral"];
-  write_folder(t.path + "/in", model["config"], random_tensors(model));
-  import_folder(t.path + "/in", t.path + "/old");
-  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], random_tensors(model));
+  import_folder(t.path() + "/in", t.path() + "/old");
+  const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old");
   const int64_t before = old.recipe.model.vocab_size, after = before + 5,
                 hidden = old.recipe.model.hidden_size;
-  const ResizeVocabReport report = resize_vocab(options(t.path + "/old", t.path + "/new", after));
+  const ResizeVocabReport report = resize_vocab(options(t.path() + "/old", t.path() + "/new", after));
   CHECK((report.before == before && report.after == after));
   REQUIRE(report.tensors == std::vector<std::string>{"lm_head.weight", "model.embed_tokens.weight"});
-  const WholeCheckpoint made = read_whole_checkpoint(t.path + "/new");
+  const WholeCheckpoint made = read_whole_checkpoint(t.path() + "/new");
   CHECK(made.recipe.model.vocab_size == after);
   CHECK(made.types == old.types);
   for (const auto& [name, values] : made.tensors) {
@@ -56,17 +57,17 @@ TEST_CASE("new rows of a vocabulary are the mean of the old ones, which stay bit
     CHECK(worst <= largest / 256);  // rounded to bf16 once
   }
   // The same again; other rows by other rules, each a function of the options alone.
-  resize_vocab(options(t.path + "/old", t.path + "/again", after));
-  CHECK(read_whole_checkpoint(t.path + "/again").tensors == made.tensors);
-  ResizeVocabOptions o = options(t.path + "/old", t.path + "/zero", after);
+  resize_vocab(options(t.path() + "/old", t.path() + "/again", after));
+  CHECK(read_whole_checkpoint(t.path() + "/again").tensors == made.tensors);
+  ResizeVocabOptions o = options(t.path() + "/old", t.path() + "/zero", after);
   o.rows = NewRows::zero;
   resize_vocab(o);
-  const auto zero = read_whole_checkpoint(t.path + "/zero").tensors.at("lm_head.weight");
+  const auto zero = read_whole_checkpoint(t.path() + "/zero").tensors.at("lm_head.weight");
   CHECK(std::all_of(zero.end() - 5 * hidden, zero.end(), [](double v) { return v == 0; }));
   o.rows = NewRows::normal;
-  o.made = t.path + "/normal";
+  o.made = t.path() + "/normal";
   resize_vocab(o);
-  const auto normal = read_whole_checkpoint(t.path + "/normal").tensors.at("lm_head.weight");
+  const auto normal = read_whole_checkpoint(t.path() + "/normal").tensors.at("lm_head.weight");
   double squares = 0;
   for (auto v = normal.end() - 5 * hidden; v != normal.end(); ++v) squares += *v * *v;
   const double std = std::sqrt(squares / static_cast<double>(5 * hidden));
@@ -77,11 +78,11 @@ TEST_CASE("new rows of a vocabulary are the mean of the old ones, which stay bit
 TEST_CASE("rows of a vocabulary are lost by --force alone, where their tokens may be used", "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["mixtral"];
-  write_folder(t.path + "/in", model["config"], random_tensors(model));
-  import_folder(t.path + "/in", t.path + "/old");
-  const WholeCheckpoint old = read_whole_checkpoint(t.path + "/old");
+  write_folder(t.path() + "/in", model["config"], random_tensors(model));
+  import_folder(t.path() + "/in", t.path() + "/old");
+  const WholeCheckpoint old = read_whole_checkpoint(t.path() + "/old");
   const int64_t before = old.recipe.model.vocab_size, hidden = old.recipe.model.hidden_size;
-  ResizeVocabOptions o = options(t.path + "/old", t.path + "/new", before - 3);
+  ResizeVocabOptions o = options(t.path() + "/old", t.path() + "/new", before - 3);
   CHECK_THROWS_WITH(resize_vocab(o), Contains("3 rows would be lost, and the checkpoint does not record"));
   CHECK(!path_exists(o.made));
   o.force = true;
@@ -91,7 +92,7 @@ TEST_CASE("rows of a vocabulary are lost by --force alone, where their tokens ma
   REQUIRE(rows.size() == static_cast<size_t>((before - 3) * hidden));
   const bool kept = std::equal(rows.begin(), rows.end(), were.begin());
   CHECK(kept);
-  CHECK_THROWS_WITH(resize_vocab(options(t.path + "/old", t.path + "/same", before)),
+  CHECK_THROWS_WITH(resize_vocab(options(t.path() + "/old", t.path() + "/same", before)),
                     Contains("has a vocabulary of " + std::to_string(before) + " already"));
   CHECK_THROWS_WITH(resize_vocab(o), Contains("new"));  // it exists
 }

@@ -10,10 +10,10 @@
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/files/write_file.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/import.h"
-#include "tests/runtime/checkpoint/support.h"
 
 namespace ltrain::test {
 

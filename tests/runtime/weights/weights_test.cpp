@@ -13,13 +13,16 @@
 #include "runtime/checkpoint/convert_elements.h"
 #include "runtime/checkpoint/files.h"
 #include "runtime/checkpoint/store.h"
+#include "runtime/files/write_file.h"
 #include "runtime/program/train_program.h"
 #include "runtime/weights/hf_folder.h"
 #include "runtime/weights/import.h"
 #include "runtime/weights/load.h"
 #include "runtime/weights/new_folder.h"
 #include "runtime/weights/stream_tensor.h"
+#include "tests/runtime/checkpoint/support.h"
 #include "tests/runtime/weights/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -32,7 +35,7 @@ TEST_CASE("folders as transformers writes them come in and go out bit for bit", 
   for (const auto& [version, models] : golden().items())
     for (const auto& [name, model] : models.items()) {
       INFO(version << " " << name);
-      const std::string at = t.path + "/" + std::to_string(n++);
+      const std::string at = t.path() + "/" + std::to_string(n++);
       const Tensors tensors = random_tensors(model);
       REQUIRE(tensors.size() > 10);
       write_folder(at + "-in", model["config"], tensors);
@@ -57,11 +60,11 @@ TEST_CASE("an export of several files has an index, and comes in again", "[weigh
   const TemporaryFolder t;
   const json& model = golden().begin().value()["mixtral"];
   const Tensors tensors = random_tensors(model);
-  write_folder(t.path + "/in", model["config"], tensors);
-  import_folder(t.path + "/in", t.path + "/checkpoint");
+  write_folder(t.path() + "/in", model["config"], tensors);
+  import_folder(t.path() + "/in", t.path() + "/checkpoint");
   const ExportReport out =
-      export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.shard_bytes = 20000; });
-  const json index = read_json(t.path + "/out/model.safetensors.index.json");
+      export_to(t.path() + "/checkpoint", t.path() + "/out", [](ExportOptions& o) { o.shard_bytes = 20000; });
+  const json index = read_json(t.path() + "/out/model.safetensors.index.json");
   int64_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
     REQUIRE(index["weight_map"].contains(name));
@@ -69,28 +72,28 @@ TEST_CASE("an export of several files has an index, and comes in again", "[weigh
   }
   CHECK(index["metadata"]["total_size"] == bytes);
   int files = 0;
-  for (const std::string& name : list_folder(t.path + "/out")) files += name.ends_with(".safetensors");
+  for (const std::string& name : list_folder(t.path() + "/out")) files += name.ends_with(".safetensors");
   CHECK(files >= 3);
-  CHECK(path_exists(fmt::format("{}/out/model-00001-of-{:05d}.safetensors", t.path, files)));
-  CHECK((read_tensors(t.path + "/out") == tensors));
-  import_folder(t.path + "/out", t.path + "/again");
-  CHECK(read_json(t.path + "/again/manifest.json")["tensors"] ==
-        read_json(t.path + "/checkpoint/manifest.json")["tensors"]);
-  export_to(t.path + "/again", t.path + "/out2");
-  CHECK((read_tensors(t.path + "/out2") == tensors));
+  CHECK(path_exists(fmt::format("{}/out/model-00001-of-{:05d}.safetensors", t.path(), files)));
+  CHECK((read_tensors(t.path() + "/out") == tensors));
+  import_folder(t.path() + "/out", t.path() + "/again");
+  CHECK(read_json(t.path() + "/again/manifest.json")["tensors"] ==
+        read_json(t.path() + "/checkpoint/manifest.json")["tensors"]);
+  export_to(t.path() + "/again", t.path() + "/out2");
+  CHECK((read_tensors(t.path() + "/out2") == tensors));
 
   // Conversion to another type rounds to nearest.
   const ExportReport wide =
-      export_to(t.path + "/again", t.path + "/fp32", [](ExportOptions& o) { o.dtype = DType::f32; });
+      export_to(t.path() + "/again", t.path() + "/fp32", [](ExportOptions& o) { o.dtype = DType::f32; });
   CHECK(wide.dtype == DType::f32);
-  for (const auto& [name, tensor] : read_tensors(t.path + "/fp32")) {
+  for (const auto& [name, tensor] : read_tensors(t.path() + "/fp32")) {
     const Made& from = tensors.at(name);
     std::vector<char> want(from.bytes.size() * 2);
     convert_elements(DType::bf16, from.bytes.data(), DType::f32, want.data(),
                      static_cast<int64_t>(from.bytes.size() / 2));
     CHECK((tensor.bytes == want));
   }
-  CHECK(read_json(t.path + "/fp32/config.json")["torch_dtype"] == "float32");
+  CHECK(read_json(t.path() + "/fp32/config.json")["torch_dtype"] == "float32");
 }
 
 TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as it is or transposed",
@@ -99,7 +102,7 @@ TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as
   std::mt19937 random(5);
   for (const auto& [name, strided] : {std::pair{"gpt2", 8}, {"qwen3_moe", 0}, {"gpt_oss", 9}}) {
     const json& model = golden().begin().value()[name];
-    const std::string folder = t.path + "/" + name;
+    const std::string folder = t.path() + "/" + name;
     write_folder(folder, model["config"], random_tensors(model));
     const Recipe recipe = recipe_of(folder);
     std::vector<std::string> notes;
@@ -142,7 +145,7 @@ TEST_CASE("every slice of a layout is read as the whole tensor has it, stored as
   const Tensors tensors = random_tensors(model);
   std::vector<std::string> notes;
   const auto reader =
-      hf_weights(open_hf_folder(t.path + "/gpt2", "test"), recipe_of(t.path + "/gpt2").model, notes);
+      hf_weights(open_hf_folder(t.path() + "/gpt2", "test"), recipe_of(t.path() + "/gpt2").model, notes);
   const std::string name = "transformer.h.0.mlp.c_fc.weight";
   const Made& there = tensors.at(name);
   const TensorParts& here = reader->tensors().at(name);
@@ -167,18 +170,18 @@ TEST_CASE("what files have beside parameters is passed over by name, and nothing
   const Tensors weights = published;
   published["h.0.attn.bias"] = random_tensor("F32", {1, 1, 64, 64}, random);
   published["h.1.attn.masked_bias"] = random_tensor("F32", {}, random);
-  write_folder(t.path + "/gpt2", models["gpt2"]["config"], published);
-  const ImportReport in = import_folder(t.path + "/gpt2", t.path + "/gpt2-checkpoint");
+  write_folder(t.path() + "/gpt2", models["gpt2"]["config"], published);
+  const ImportReport in = import_folder(t.path() + "/gpt2", t.path() + "/gpt2-checkpoint");
   REQUIRE(in.notes.size() >= 1);
   CHECK_THAT(in.notes.back(), Contains("2 tensors that are computed and not trained"));
-  export_to(t.path + "/gpt2-checkpoint", t.path + "/gpt2-out");
-  for (const auto& [name, tensor] : read_tensors(t.path + "/gpt2-out"))
+  export_to(t.path() + "/gpt2-checkpoint", t.path() + "/gpt2-out");
+  for (const auto& [name, tensor] : read_tensors(t.path() + "/gpt2-out"))
     CHECK((tensor == weights.at(name.substr(12))));
   // An output layer that is the embedding, stored twice.
   Tensors tied = random_tensors(models["llama-3.2"]);
   tied["lm_head.weight"] = tied.at("model.embed_tokens.weight");
-  write_folder(t.path + "/tied", models["llama-3.2"]["config"], tied);
-  const ImportReport twice = import_folder(t.path + "/tied", t.path + "/tied-checkpoint");
+  write_folder(t.path() + "/tied", models["llama-3.2"]["config"], tied);
+  const ImportReport twice = import_folder(t.path() + "/tied", t.path() + "/tied-checkpoint");
   CHECK_THAT(twice.notes.back(), Contains("lm_head.weight is passed over"));
   // Experts in one tensor of each kind, as transformers has them in memory.
   const Tensors apart = random_tensors(models["qwen3_moe"]);
@@ -197,10 +200,10 @@ TEST_CASE("what files have beside parameters is passed over by name, and nothing
   };
   stack("gate_up_proj", {"gate_proj", "up_proj"}, 48, 32);
   stack("down_proj", {"down_proj"}, 32, 24);
-  write_folder(t.path + "/stacked", models["qwen3_moe"]["config"], stacked);
-  import_folder(t.path + "/stacked", t.path + "/stacked-checkpoint");
-  export_to(t.path + "/stacked-checkpoint", t.path + "/stacked-out");
-  CHECK((read_tensors(t.path + "/stacked-out") == apart));
+  write_folder(t.path() + "/stacked", models["qwen3_moe"]["config"], stacked);
+  import_folder(t.path() + "/stacked", t.path() + "/stacked-checkpoint");
+  export_to(t.path() + "/stacked-checkpoint", t.path() + "/stacked-out");
+  CHECK((read_tensors(t.path() + "/stacked-out") == apart));
 }
 
 namespace {
@@ -230,13 +233,13 @@ TEST_CASE("modules that predict more tokens come in and go out bit for bit", "[w
   const TemporaryFolder t;
   Tensors tensors;
   const json config = with_module(tensors);
-  write_folder(t.path + "/in", config, tensors);
-  const ImportReport in = import_folder(t.path + "/in", t.path + "/checkpoint");
+  write_folder(t.path() + "/in", config, tensors);
+  const ImportReport in = import_folder(t.path() + "/in", t.path() + "/checkpoint");
   CHECK_THAT(fmt::format("{}", fmt::join(in.notes, "\n")),
              Contains("2 tensors are passed over: they are the embedding and the output layer once more"));
-  export_to(t.path + "/checkpoint", t.path + "/out");
-  CHECK((read_tensors(t.path + "/out") == tensors));
-  CHECK(read_json(t.path + "/out/config.json")["num_nextn_predict_layers"] == 1);
+  export_to(t.path() + "/checkpoint", t.path() + "/out");
+  CHECK((read_tensors(t.path() + "/out") == tensors));
+  CHECK(read_json(t.path() + "/out/config.json")["num_nextn_predict_layers"] == 1);
   // A recipe that does not ask for them begins without, from either, and says so.
   const auto stream = make_inline_stream("test");
   const GroupSet one;
@@ -244,7 +247,7 @@ TEST_CASE("modules that predict more tokens come in and go out bit for bit", "[w
     std::vector<std::string> notes;
     const Recipe recipe = parse_recipe(
         "{}", "test",
-        {"model.from=" + t.path + "/in", "data.seq_length=16", "checkpoint.load.path=" + t.path + from,
+        {"model.from=" + t.path() + "/in", "data.seq_length=16", "checkpoint.load.path=" + t.path() + from,
          fmt::format("model.num_nextn_predict_layers={}", modules)});
     const auto reader = open_weights(recipe, true, one.groups().world.communicator(), *stream, notes);
     CHECK(reader->has("model.layers.3.eh_proj.weight") == (modules > 0 || from == "/checkpoint"));
@@ -269,10 +272,10 @@ TEST_CASE("modules that predict more tokens come in and go out bit for bit", "[w
   for (const char* copy : {"embed_tokens", "shared_head.head"}) {
     Tensors other = tensors;
     other.at(fmt::format("model.layers.3.{}.weight", copy)).bytes[5000] ^= 1;
-    write_folder(t.path + "/" + copy, config, other);
-    CHECK_THAT(error_of([&] { import_folder(t.path + "/" + copy, t.path + "/none"); }),
+    write_folder(t.path() + "/" + copy, config, other);
+    CHECK_THAT(error_of([&] { import_folder(t.path() + "/" + copy, t.path() + "/none"); }),
                Contains(fmt::format("model.layers.3.{}.weight is another than", copy)));
-    CHECK_FALSE(path_exists(t.path + "/none"));
+    CHECK_FALSE(path_exists(t.path() + "/none"));
   }
 }
 
@@ -285,7 +288,7 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
   int n = 0;
   const auto refused = [&](const std::function<void(const std::string& folder)>& make,
                            const std::string& text) {
-    const std::string folder = fmt::format("{}/{}", t.path, n++), checkpoint = folder + "-checkpoint";
+    const std::string folder = fmt::format("{}/{}", t.path(), n++), checkpoint = folder + "-checkpoint";
     make_folders(folder);
     write_file(folder + "/config.json", model["config"].dump());
     make(folder);
@@ -293,7 +296,8 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
     INFO(error);
     CHECK_THAT(error, Contains(text));
     CHECK_FALSE(path_exists(checkpoint));
-    for (const std::string& name : list_folder(t.path)) CHECK_FALSE(name.find(".tmp-") != std::string::npos);
+    for (const std::string& name : list_folder(t.path()))
+      CHECK_FALSE(name.find(".tmp-") != std::string::npos);
   };
   const auto with = [&](const std::function<void(Tensors&)>& change) {
     return [&, change](const std::string& folder) {
@@ -354,34 +358,35 @@ TEST_CASE("a folder that is not whole, or of another model, is refused by name, 
       },
       "odd");
   // Existing files are not replaced.
-  write_folder(t.path + "/good", model["config"], whole);
-  make_folders(t.path + "/mine");
-  write_file(t.path + "/mine/file", "x");
-  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/mine"); }),
+  write_folder(t.path() + "/good", model["config"], whole);
+  make_folders(t.path() + "/mine");
+  write_file(t.path() + "/mine/file", "x");
+  CHECK_THAT(error_of([&] { import_folder(t.path() + "/good", t.path() + "/mine"); }),
              Contains("not an empty folder"));
-  import_folder(t.path + "/good", t.path + "/checkpoint");
-  CHECK_THAT(error_of([&] { import_folder(t.path + "/good", t.path + "/checkpoint"); }),
+  import_folder(t.path() + "/good", t.path() + "/checkpoint");
+  CHECK_THAT(error_of([&] { import_folder(t.path() + "/good", t.path() + "/checkpoint"); }),
              Contains("not an empty folder"));
-  CHECK_THAT(error_of([&] { export_to(t.path + "/checkpoint", t.path + "/mine"); }),
+  CHECK_THAT(error_of([&] { export_to(t.path() + "/checkpoint", t.path() + "/mine"); }),
              Contains("not an empty folder"));
   CHECK_THAT(error_of([&] {
-               export_to(t.path + "/checkpoint", t.path + "/out", [](ExportOptions& o) { o.average = true; });
+               export_to(t.path() + "/checkpoint", t.path() + "/out",
+                         [](ExportOptions& o) { o.average = true; });
              }),
              Contains("averages of weights are kept by runs with train.ema_decay"));
-  CHECK(read_text_file(t.path + "/mine/file", 10) == "x");
+  CHECK(read_text_file(t.path() + "/mine/file", 10) == "x");
 }
 
 TEST_CASE("weights begin a run whose model differs in what no weight depends on, and in nothing else",
           "[weights]") {
   const TemporaryFolder t;
   const json& model = golden().begin().value()["llama"];
-  write_folder(t.path + "/in", model["config"], random_tensors(model));
-  import_folder(t.path + "/in", t.path + "/checkpoint");
+  write_folder(t.path() + "/in", model["config"], random_tensors(model));
+  import_folder(t.path() + "/in", t.path() + "/checkpoint");
   const auto stream = make_inline_stream("test");
   const GroupSet one;
   const auto open = [&](const std::vector<std::string>& changes) {
-    std::vector<std::string> given{"model.from=" + t.path + "/in", "data.seq_length=16",
-                                   "checkpoint.load.path=" + t.path + "/checkpoint"};
+    std::vector<std::string> given{"model.from=" + t.path() + "/in", "data.seq_length=16",
+                                   "checkpoint.load.path=" + t.path() + "/checkpoint"};
     given.insert(given.end(), changes.begin(), changes.end());
     const Recipe recipe = parse_recipe("{}", "test", given);
     std::vector<std::string> notes;
@@ -405,14 +410,14 @@ TEST_CASE("a tensor of several blocks goes out in order, and what reading says e
   const TemporaryFolder t;
   std::mt19937 random(4);
   const Made made = random_tensor("BF16", {1500, 4001}, random);  // three blocks, the last one short
-  write_tensors(t.path + "/a.safetensors", {{"a", made}});
+  write_tensors(t.path() + "/a.safetensors", {{"a", made}});
   const Shape shape{1500, 4001};
   const auto stream = [&](const std::string& file) {
     std::map<std::string, TensorParts> parts;
     parts["a"].dtype = DType::bf16;
     parts["a"].shape = shape;
     parts["a"].pieces = {{0, "a", Slice::whole(shape), {}}};
-    PieceReader reader(t.path, {file}, parts);
+    PieceReader reader(t.path(), {file}, parts);
     std::vector<char> got;
     stream_tensor(reads_of(reader), "a", DType::bf16, Slice::whole(shape), false,
                   [&](const void* data, int64_t bytes) {
@@ -422,13 +427,13 @@ TEST_CASE("a tensor of several blocks goes out in order, and what reading says e
     return got;
   };
   CHECK((stream("a.safetensors") == made.bytes));
-  write_tensors(t.path + "/b.safetensors", {{"b", made}});
+  write_tensors(t.path() + "/b.safetensors", {{"b", made}});
   CHECK_THAT(error_of([&] { stream("b.safetensors"); }), Contains("b.safetensors"));
 }
 
 TEST_CASE("what is put into the folder while it is written is not removed") {
   const TemporaryFolder t;
-  const std::string path = t.path + "/out";
+  const std::string path = t.path() + "/out";
   make_folders(path);
   {
     NewFolder folder(path);
@@ -436,7 +441,7 @@ TEST_CASE("what is put into the folder while it is written is not removed") {
     write_text_file(path + "/mine", "text");
     CHECK_THAT(error_of([&] { folder.commit(); }), Contains("nothing of it is replaced"));
   }
-  CHECK(list_folder(t.path) == std::vector<std::string>{"out"});  // written files are gone
+  CHECK(list_folder(t.path()) == std::vector<std::string>{"out"});  // written files are gone
   CHECK(list_folder(path) == std::vector<std::string>{"mine"});
   std::filesystem::remove(path + "/mine");
   NewFolder folder(path);

@@ -50,8 +50,8 @@ std::string refusal(const std::function<void()>& what) {
 }
 
 Recipe on_h100(int ranks, int on_host) {
-  Recipe r =
-      test::recipe(ranks, {"train.global_batch_size=48", "parallel.data=" + std::to_string(ranks)}, on_host);
+  Recipe r = test::tiny_recipe(
+      ranks, {"train.global_batch_size=48", "parallel.data=" + std::to_string(ranks)}, on_host);
   r.device = DeviceChoice::cuda;
   return r;
 }
@@ -195,9 +195,9 @@ TEST_CASE("links between CPU ranks replace the samples of one host and the netwo
   price_by_links(hosts, f, DeviceKind::cpu, 2);
   CHECK(hosts.link_bytes_per_second == before);
   CHECK(hosts.adapter_bytes_per_second == 5e8);
-  const Plan plan = make_plan(test::recipe(4, {}, 2), hosts);
+  const Plan plan = make_plan(test::tiny_recipe(4, {}, 2), hosts);
   CHECK(plan.network_bytes_per_second == 1e9);
-  CHECK_THAT(plan_text(plan, test::recipe(4, {}, 2)), !Contains("was not measured"));
+  CHECK_THAT(plan_text(plan, test::tiny_recipe(4, {}, 2)), !Contains("was not measured"));
 }
 
 TEST_CASE("links of another device or another number of ranks on a host price no plan") {

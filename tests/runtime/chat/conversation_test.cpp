@@ -10,9 +10,9 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-Json row(const std::string& text) { return parse_row(text, "d.jsonl:1"); }
+Json json_row(const std::string& text) { return parse_row(text, "d.jsonl:1"); }
 ChatRow read(const std::string& text, const RowOptions& options = {}) {
-  return read_chat_row(row(text), options, "d.jsonl:1");
+  return read_chat_row(json_row(text), options, "d.jsonl:1");
 }
 
 std::string error(const std::string& text, const RowOptions& options = {}) {
@@ -27,7 +27,7 @@ std::string error(const std::string& text, const RowOptions& options = {}) {
 template <class Read>
 std::string error_of(Read reader, const std::string& text) {
   try {
-    reader(row(text), RowOptions{}, "d.jsonl:1");
+    reader(json_row(text), RowOptions{}, "d.jsonl:1");
   } catch (const Error& e) {
     return e.what();
   }
@@ -205,7 +205,7 @@ TEST_CASE("a row with hostile JSON is refused") {
 
 TEST_CASE("a row of preferences has one prompt and two answers") {
   const auto read_both = [](const std::string& text) {
-    return read_preference_row(row(text), {}, "d.jsonl:1");
+    return read_preference_row(json_row(text), {}, "d.jsonl:1");
   };
   const PreferenceRow texts = read_both(R"({"prompt": "p", "chosen": "c", "rejected": "r"})");
   CHECK((texts.chosen.prompt == "p" && texts.chosen.completion == "c" && texts.rejected.completion == "r"));
@@ -239,9 +239,9 @@ TEST_CASE("a row of preferences has one prompt and two answers") {
 
 TEST_CASE("an unpaired row has a label") {
   const UnpairedRow one =
-      read_unpaired_row(row(R"({"prompt": "p", "completion": "c", "label": true})"), {}, "d.jsonl:1");
+      read_unpaired_row(json_row(R"({"prompt": "p", "completion": "c", "label": true})"), {}, "d.jsonl:1");
   CHECK((one.good && one.row.completion == "c"));
-  CHECK_FALSE(read_unpaired_row(row(R"({"prompt": "p", "completion": "c", "kto_tag": false})"),
+  CHECK_FALSE(read_unpaired_row(json_row(R"({"prompt": "p", "completion": "c", "kto_tag": false})"),
                                 {RowForm::by_keys, {{"label", "kto_tag"}}}, "d")
                   .good);
   CHECK_THAT(error_of(read_unpaired_row, R"({"prompt": "p", "completion": "c", "label": 1})"),

@@ -12,6 +12,7 @@
 #include "runtime/machines/profile_import.h"
 #include "runtime/plan/make_plan.h"
 #include "tests/support/read_file.h"
+#include "tests/support/replaced.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -26,12 +27,6 @@ std::string embedded(const std::string& file) {
   for (const EmbeddedFile& f : kEmbeddedNetworks)
     if (f.name == file) return f.text;
   return "";
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
 }
 
 /// Error text of parse() for `text`; "" if it accepts it.

@@ -7,6 +7,7 @@
 #include "runtime/machines/trainer_profile.h"
 #include "runtime/plan/make_plan.h"
 #include "tests/runtime/plan/tiny_recipe.h"
+#include "tests/support/replaced.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -28,13 +29,7 @@ cards:
     traffic: {value: 3, source: assumed, reference: "three passes"}
 )";
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
-}
-
-OpCost op(OpClass cls, std::string_view name, double flops, double bytes) {
+OpCost op_cost(OpClass cls, std::string_view name, double flops, double bytes) {
   OpCost c;
   c.cls = cls, c.name = name, c.dtype = DType::bf16;
   c.flops = flops, c.bytes = bytes;
@@ -53,17 +48,17 @@ TEST_CASE("a trainer's figures change products, attention and memory traffic, ea
   const auto ratio = [&](const OpCost& c) {
     return (theirs.op_seconds(c) - launch) / (ours.op_seconds(c) - launch);
   };
-  OpCost product = op(OpClass::matmul, "matmul_nt", 2.0 * 8192 * 8192 * 8192, 0);
+  OpCost product = op_cost(OpClass::matmul, "matmul_nt", 2.0 * 8192 * 8192 * 8192, 0);
   product.m = product.n = product.k = 8192;
   CHECK(ratio(product) == Approx(2));
   product.bytes = 1e12;  // bound by memory: a product reads what ours reads
   CHECK(ratio(product) == Approx(1));
-  OpCost attention = op(OpClass::attention, "attention_forward", 1e14, 0);
+  OpCost attention = op_cost(OpClass::attention, "attention_forward", 1e14, 0);
   attention.k = 128, attention.n = 1 << 20;
   CHECK(ratio(attention) == Approx(0.545 / 0.25).epsilon(1e-3));
   attention.name = "attention_backward";
   CHECK(ratio(attention) == Approx(0.53 / 0.125).epsilon(1e-3));
-  CHECK(ratio(op(OpClass::elementwise, "norm_forward", 1e3, 1e12)) == Approx(3).epsilon(1e-4));
+  CHECK(ratio(op_cost(OpClass::elementwise, "norm_forward", 1e3, 1e12)) == Approx(3).epsilon(1e-4));
   CHECK(p.source == "h100, built in, as run by other");
   std::vector<std::string> names;
   for (const FigureUse& use : theirs.used()) names.push_back(use.name);
@@ -73,11 +68,12 @@ TEST_CASE("a trainer's figures change products, attention and memory traffic, ea
 
 TEST_CASE("a trainer that gives nothing for a card leaves its prices", "[plan]") {
   MachineProfile p = find_profile("h100");
-  const double before = DeviceCost(*p.device, p.levels).op_seconds(op(OpClass::elementwise, "x", 0, 1e9));
+  const double before =
+      DeviceCost(*p.device, p.levels).op_seconds(op_cost(OpClass::elementwise, "x", 0, 1e9));
   price_as(p, parse_trainer_profile("format: ltrain.trainer.v1\nname: none\ntext: of this test\ncards:\n"
                                     "  - compute_capability: 90\n",
                                     "none.yaml"));
-  CHECK(DeviceCost(*p.device, p.levels).op_seconds(op(OpClass::elementwise, "x", 0, 1e9)) == before);
+  CHECK(DeviceCost(*p.device, p.levels).op_seconds(op_cost(OpClass::elementwise, "x", 0, 1e9)) == before);
 }
 
 TEST_CASE("trainers that are built in name cards that are built in, and all with figures make steps slower",
@@ -94,7 +90,7 @@ TEST_CASE("trainers that are built in name cards that are built in, and all with
       REQUIRE(found != cards.end());
       MachineProfile ours = find_profile(*found), theirs = ours;
       price_as(theirs, t);
-      const Recipe r = recipe(
+      const Recipe r = tiny_recipe(
           1, {"device=cuda", "precision=bf16", "model.hidden_size=2048", "model.num_attention_heads=16",
               "model.max_position_embeddings=2048", "data.seq_length=2048"});
       const bool figures = card.attention.forward.given() || card.matmul.given || card.traffic.given;

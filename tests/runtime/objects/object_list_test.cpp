@@ -28,7 +28,7 @@ std::string object_of(const std::string& key) {
          "<Owner><ID>9</ID></Owner></Contents>";
 }
 
-std::string refusal(const std::string& xml) {
+std::string list_refusal(const std::string& xml) {
   try {
     read_list_page(xml, kBucket);
   } catch (const Error& e) {
@@ -60,22 +60,24 @@ TEST_CASE("a list of objects: keys, sizes, ETags, entities, encoded keys and the
 }
 
 TEST_CASE("a list of objects: another text is refused, with the byte offset") {
-  CHECK_THAT(refusal(""), Contains("not the XML"));
-  CHECK_THAT(refusal("<html><body>proxy</body></html>"), Contains("another answer"));
-  CHECK_THAT(refusal(list_of(object_of("x")).substr(0, 150)), Contains("byte offset"));
-  CHECK_THAT(refusal("<!DOCTYPE x [<!ENTITY a \"aaaa\">]><ListBucketResult/>"), Contains("document type"));
-  CHECK_THAT(refusal(list_of("<a>&unknown;</a>")), Contains("unknown entity"));
-  CHECK_THAT(refusal(list_of("<a>&#xD800;</a>")), Contains("no character"));
-  CHECK_THAT(refusal(list_of("<a></b>")), Contains("not open"));
+  CHECK_THAT(list_refusal(""), Contains("not the XML"));
+  CHECK_THAT(list_refusal("<html><body>proxy</body></html>"), Contains("another answer"));
+  CHECK_THAT(list_refusal(list_of(object_of("x")).substr(0, 150)), Contains("byte offset"));
+  CHECK_THAT(list_refusal("<!DOCTYPE x [<!ENTITY a \"aaaa\">]><ListBucketResult/>"),
+             Contains("document type"));
+  CHECK_THAT(list_refusal(list_of("<a>&unknown;</a>")), Contains("unknown entity"));
+  CHECK_THAT(list_refusal(list_of("<a>&#xD800;</a>")), Contains("no character"));
+  CHECK_THAT(list_refusal(list_of("<a></b>")), Contains("not open"));
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += "<a>";
-  CHECK_THAT(refusal(list_of(deep)), Contains("nested more than 16"));
-  CHECK_THAT(refusal(list_of("<Contents><Key>x</Key></Contents>")), Contains("without a key or a size"));
-  CHECK_THAT(refusal(list_of("<Contents><Key>x</Key><Size>-5</Size></Contents>")), Contains("without a key"));
-  CHECK_THAT(refusal(list_of("<IsTruncated>true</IsTruncated>")), Contains("no continuation token"));
-  CHECK_THAT(refusal(list_of("<EncodingType>url</EncodingType>" + object_of("a%zz"))),
+  CHECK_THAT(list_refusal(list_of(deep)), Contains("nested more than 16"));
+  CHECK_THAT(list_refusal(list_of("<Contents><Key>x</Key></Contents>")), Contains("without a key or a size"));
+  CHECK_THAT(list_refusal(list_of("<Contents><Key>x</Key><Size>-5</Size></Contents>")),
+             Contains("without a key"));
+  CHECK_THAT(list_refusal(list_of("<IsTruncated>true</IsTruncated>")), Contains("no continuation token"));
+  CHECK_THAT(list_refusal(list_of("<EncodingType>url</EncodingType>" + object_of("a%zz"))),
              Contains("not encoded"));
-  CHECK_THAT(refusal(list_of("") + list_of("")), Contains("second root"));
+  CHECK_THAT(list_refusal(list_of("") + list_of("")), Contains("second root"));
 }
 
 TEST_CASE("a list of objects: damaged answers end in an error or a list, for 20000 changes") {

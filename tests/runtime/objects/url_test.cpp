@@ -10,7 +10,7 @@ using Catch::Contains;
 
 namespace {
 
-std::string refusal(const std::string& text) {
+std::string url_refusal(const std::string& text) {
   try {
     parse_url(text);
   } catch (const Error& e) {
@@ -41,16 +41,16 @@ TEST_CASE("URLs: scheme, host or bucket, path or key, and a name without the que
 
 TEST_CASE("URLs: text that is no URL is refused without its secrets") {
   for (const char* text : {"https://user:secret@host/x", "s3://AKIA:secret@bucket/x"}) {
-    CHECK_THAT(refusal(text), Contains("user name or password"));
-    CHECK_THAT(refusal(text), !Contains("secret"));
+    CHECK_THAT(url_refusal(text), Contains("user name or password"));
+    CHECK_THAT(url_refusal(text), !Contains("secret"));
   }
-  CHECK_THAT(refusal("https:///x"), Contains("host name"));
-  CHECK_THAT(refusal("https://host/a b?k=secret"), Contains("%20") && !Contains("secret"));
-  CHECK_THAT(refusal("https://host/?k=secret\r\nX-Header: 1"),
+  CHECK_THAT(url_refusal("https:///x"), Contains("host name"));
+  CHECK_THAT(url_refusal("https://host/a b?k=secret"), Contains("%20") && !Contains("secret"));
+  CHECK_THAT(url_refusal("https://host/?k=secret\r\nX-Header: 1"),
              Contains("control character") && !Contains("secret"));
-  CHECK_THAT(refusal("s3:///key"), Contains("bucket"));
-  CHECK_THAT(refusal("s3://buck et/key"), Contains("bucket"));
-  CHECK_THAT(refusal("https://host/" + std::string(10000, 'x')), Contains("10013 bytes"));
+  CHECK_THAT(url_refusal("s3:///key"), Contains("bucket"));
+  CHECK_THAT(url_refusal("s3://buck et/key"), Contains("bucket"));
+  CHECK_THAT(url_refusal("https://host/" + std::string(10000, 'x')), Contains("10013 bytes"));
   CHECK_THROWS_WITH(refuse_query(parse_url("https://h/x?sig=hidden"), "data.train"),
                     Contains("data.train") && !Contains("hidden"));
   CHECK_NOTHROW(refuse_query(parse_url("https://h/x"), "data.train"));

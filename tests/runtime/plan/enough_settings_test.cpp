@@ -11,7 +11,7 @@
 using namespace ltrain;
 using Catch::Contains;
 using nlohmann::json;
-using test::recipe;
+using test::tiny_recipe;
 
 TEST_CASE("a plan that does not fit names the single changes that are enough, with what they cost",
           "[plan]") {
@@ -66,7 +66,7 @@ TEST_CASE("a plan that does not fit names the single changes that are enough, wi
 }
 
 TEST_CASE("a plan without a measured peak or a card's figure shows no MFU", "[plan]") {
-  const Recipe r = recipe(1);
+  const Recipe r = tiny_recipe(1);
   Plan guessed = make_plan(r, builtin_profile(2));
   CHECK_THAT(plan_text(guessed, r),
              Contains("MFU") && Contains("not known; `ltrain bench` measures the peak"));

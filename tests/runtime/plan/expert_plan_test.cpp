@@ -9,16 +9,17 @@
 using namespace ltrain;
 using Catch::Contains;
 using nlohmann::json;
-using test::recipe;
+using test::tiny_recipe;
 
 TEST_CASE("MoE models: the plan shows even routing and the worst", "[plan]") {
   const auto plan = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(),
                      {"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=8", "model.moe.top_k=2",
                       "train.global_batch_size=4", "train.micro_batch_size=1"});
-    return make_plan(recipe(4, overrides), builtin_profile(2)).ranks[0];
+    return make_plan(tiny_recipe(4, overrides), builtin_profile(2)).ranks[0];
   };
-  const Recipe r = recipe(4, {"parallel.data=4", "train.global_batch_size=4", "train.micro_batch_size=1"});
+  const Recipe r =
+      tiny_recipe(4, {"parallel.data=4", "train.global_batch_size=4", "train.micro_batch_size=1"});
   // A rank's T tokens make 2 T rows, and it returns 2 T of each of three others: in forward and in
   // backward.
   const int64_t rows = 8 * r.data.seq_length * 2 * r.model.num_hidden_layers;
@@ -36,7 +37,7 @@ TEST_CASE("MoE models at a skew: rows, bytes and time of the rank that the other
     overrides.insert(overrides.begin(),
                      {"parallel.data=4", "parallel.expert=4", "model.moe.num_experts=8", "model.moe.top_k=2",
                       "train.global_batch_size=4", "train.micro_batch_size=1"});
-    return recipe(4, overrides);
+    return tiny_recipe(4, overrides);
   };
   const auto at = [](const Recipe& r, double skew, MachineProfile profile) {
     profile.expert_skew = skew;
@@ -115,7 +116,7 @@ TEST_CASE("MoE models at a skew: rows, bytes and time of the rank that the other
   };
   CHECK(refused(r, 4).empty());
   CHECK_THAT(refused(r, 5), Contains("nearest valid value: 4"));
-  CHECK_THAT(refused(recipe(4), 2), Contains("the model has none"));
+  CHECK_THAT(refused(tiny_recipe(4), 2), Contains("the model has none"));
   CHECK_THAT(refused(job({"parallel.expert=1"}), 2), Contains("parallel.expert = 1"));
   CHECK_THAT(refused(job({"parallel.shadow_experts=2"}), 2), Contains("parallel.shadow_experts: 0"));
   CHECK_THAT(refused(job({"model.moe.router.selection=expert_choice"}), 2), Contains("leave it out"));

@@ -16,7 +16,7 @@ Recipe on_card(const std::string& update, std::vector<std::string> more = {}) {
   more.insert(more.begin(),
               {"device=cuda", "precision=bf16", "model.hidden_size=512", "model.intermediate_size=2048",
                "offload.optimizer.device=cpu", "offload.optimizer.update=" + update});
-  return recipe(1, more);
+  return tiny_recipe(1, more);
 }
 
 constexpr double kP = 12849664;  // 2 x 257 x 512 + 3 (4 x 512^2 + 3 x 512 x 2048 + 2 x 512) + 512
@@ -102,6 +102,6 @@ TEST_CASE("updates on the host are refused with states in files, weights that le
              Contains("nearest valid value: device, or train.ema_decay: 0"));
   CHECK(refused({}) == "accepted");
   // Steps on the CPU are updated by its cores under each value.
-  CHECK_NOTHROW(recipe(1, {"offload.optimizer.device=nvme", "offload.optimizer.path=.",
-                           "offload.optimizer.update=cpu", "train.ema_decay=0.9"}));
+  CHECK_NOTHROW(tiny_recipe(1, {"offload.optimizer.device=nvme", "offload.optimizer.path=.",
+                                "offload.optimizer.update=cpu", "train.ema_decay=0.9"}));
 }

@@ -15,7 +15,7 @@ namespace {
 Recipe on_card(std::vector<std::string> more) {
   more.insert(more.begin(),
               {"device=cuda", "precision=bf16", "model.hidden_size=512", "model.intermediate_size=2048"});
-  return recipe(1, more);
+  return tiny_recipe(1, more);
 }
 
 /// Planned bytes of a rank and seconds of a step.

@@ -20,7 +20,7 @@
 using namespace ltrain;
 using Catch::Contains;
 using nlohmann::json;
-using test::recipe;
+using test::tiny_recipe;
 
 namespace {
 
@@ -46,7 +46,7 @@ TEST_CASE("planned collectives are ZeRO's closed forms", "[plan]") {
   for (int n : {2, 3, 4, 8})
     for (int stage : {0, 1}) {
       const Plan plan =
-          plan_of(recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
+          plan_of(tiny_recipe(n, {"precision=" + precision, "parallel.zero_stage=" + std::to_string(stage)}));
       INFO(precision << ", " << n << " ranks, ZeRO " << stage);
       REQUIRE(plan.ranks.size() == 2);  // first and last
       // Two small sums: the token count (1 x i64), and loss, stop requests, news, and squares of gradients
@@ -84,30 +84,30 @@ TEST_CASE("planned collectives are ZeRO's closed forms", "[plan]") {
         CHECK(static_cast<double>(elements) < 1.01 * static_cast<double>(plan.parameters));
       }
     }
-  CHECK(plan_of(recipe(1)).ranks.at(0).train_wire_bytes == 0);
+  CHECK(plan_of(tiny_recipe(1)).ranks.at(0).train_wire_bytes == 0);
 }
 
 TEST_CASE("accumulation does not send more, ZeRO-1 keeps an n-th of the optimizer's state", "[plan]") {
-  const RankPlan few = plan_of(recipe(2, {"train.micro_batch_size=12"})).ranks[0];
-  const RankPlan many = plan_of(recipe(2)).ranks[0];
+  const RankPlan few = plan_of(tiny_recipe(2, {"train.micro_batch_size=12"})).ranks[0];
+  const RankPlan many = plan_of(tiny_recipe(2)).ranks[0];
   CHECK(few.train_wire_bytes == many.train_wire_bytes);
   CHECK(few.model_flops == many.model_flops);
   const auto optimizer = [](const Plan& p) {
     return p.ranks[0].arena.by_kind[static_cast<int>(MemoryKind::optimizer)];
   };
-  const int64_t whole = optimizer(plan_of(recipe(4))),
-                cut = optimizer(plan_of(recipe(4, {"parallel.zero_stage=1"})));
+  const int64_t whole = optimizer(plan_of(tiny_recipe(4))),
+                cut = optimizer(plan_of(tiny_recipe(4, {"parallel.zero_stage=1"})));
   CHECK(whole == 4 * cut);
-  CHECK(whole >= 8 * plan_of(recipe(4)).parameters);
+  CHECK(whole >= 8 * plan_of(tiny_recipe(4)).parameters);
 }
 
 TEST_CASE("a plan's totals: matmul operations, evaluations, time", "[plan]") {
-  const Recipe r = recipe(1, {"train.eval_interval=30", "train.eval_steps=2", "data.eval=[{path: x}]"});
+  const Recipe r = tiny_recipe(1, {"train.eval_interval=30", "train.eval_steps=2", "data.eval=[{path: x}]"});
   const Plan p = plan_of(r);
   CHECK(p.evaluations == 4);  // steps 30, 60, 90 and the last
   CHECK(p.total_seconds() == Approx(100 * p.step_seconds() + 4 * p.ranks[0].eval_seconds));
   CHECK(p.ranks[0].eval_seconds > 0);
-  CHECK(plan_of(recipe(1)).evaluations == 0);
+  CHECK(plan_of(tiny_recipe(1)).evaluations == 0);
 }
 
 TEST_CASE("model FLOPs are those of the published formula, whatever the layout and what is recomputed",
@@ -115,7 +115,7 @@ TEST_CASE("model FLOPs are those of the published formula, whatever the layout a
   // 6 a token and matmul weight (PaLM, appendix B); attention 12 a token, channel and key that is seen:
   // (s + 1) / 2 of them under a causal mask.
   const std::string vocabulary = "model.vocab_size=260";  // tensor ranks pad no rows of it
-  const Recipe one = recipe(1, {vocabulary});
+  const Recipe one = tiny_recipe(1, {vocabulary});
   const Plan p = plan_of(one);
   const ModelConfig& m = one.model;
   const double tokens = static_cast<double>(p.tokens_per_step), embedding = 260 * 48,
@@ -142,7 +142,7 @@ TEST_CASE("model FLOPs are those of the published formula, whatever the layout a
       {4, {"parallel.tensor=2", "parallel.pipeline=2"}}};
   for (auto [ranks, overrides] : same) {
     overrides.push_back(vocabulary);
-    const Plan plan = plan_of(recipe(ranks, overrides));
+    const Plan plan = plan_of(tiny_recipe(ranks, overrides));
     INFO(ranks << " ranks, " << overrides[0]);
     CHECK(of_job(plan) == Approx(matmul + attention).epsilon(1e-12));
     CHECK(plan.mfu() == Approx((matmul + attention) / (plan.world * plan.step_seconds() * plan.peak_flops)));
@@ -150,7 +150,7 @@ TEST_CASE("model FLOPs are those of the published formula, whatever the layout a
 }
 
 TEST_CASE("plan.json: its keys, and sums that add up", "[plan]") {
-  const json j = json::parse(plan_json(plan_of(recipe(2, {"parallel.zero_stage=1"}))));
+  const json j = json::parse(plan_json(plan_of(tiny_recipe(2, {"parallel.zero_stage=1"}))));
   CHECK(keys(j) == std::set<std::string>{"schema",
                                          "recipe",
                                          "device",
@@ -229,16 +229,16 @@ TEST_CASE("groups' memory is the transport's, to the byte", "[plan]") {
   // holds nothing between calls.
   ::setenv("LTRAIN_TRANSPORT", "auto", 1);
   for (int n : {2, 4}) {
-    CHECK(bytes(recipe(n), n, "shared memory of groups") == 2 * shm_segment_bytes(n));
-    CHECK(bytes(recipe(n), n / 2, "gloo parts in flight") == gloo_scratch_bytes(n));  // on two hosts
+    CHECK(bytes(tiny_recipe(n), n, "shared memory of groups") == 2 * shm_segment_bytes(n));
+    CHECK(bytes(tiny_recipe(n), n / 2, "gloo parts in flight") == gloo_scratch_bytes(n));  // on two hosts
   }
   ::setenv("LTRAIN_TRANSPORT", "gloo", 1);
-  CHECK(bytes(recipe(2), 2, "gloo parts in flight") == gloo_scratch_bytes(2));
-  CHECK(bytes(recipe(1), 1, "gloo parts in flight") == 0);
+  CHECK(bytes(tiny_recipe(2), 2, "gloo parts in flight") == gloo_scratch_bytes(2));
+  CHECK(bytes(tiny_recipe(1), 1, "gloo parts in flight") == 0);
 }
 
 TEST_CASE("a plan's trace is a Chrome trace: valid JSON, events of a stream do not overlap", "[plan]") {
-  const json j = json::parse(plan_trace(recipe(2), builtin_profile(2), 1));
+  const json j = json::parse(plan_trace(tiny_recipe(2), builtin_profile(2), 1));
   CHECK(j["displayTimeUnit"] == "ms");
   CHECK(j["distributedInfo"] == json({{"rank", 1}, {"world_size", 2}}));
   std::map<int, std::string> names;
@@ -268,7 +268,7 @@ TEST_CASE("a missing reduction is refused by the plan, with the op and the fix",
     ~Disarm() { arm_faults(""); }
   } disarm;
   for (int stage : {0, 1}) {
-    const Recipe r = recipe(2, {"parallel.zero_stage=" + std::to_string(stage)});
+    const Recipe r = tiny_recipe(2, {"parallel.zero_stage=" + std::to_string(stage)});
     int calls = 0;
     const Plan whole = plan_of(r);
     for (const CollectivePlan& c : whole.ranks[0].collectives) calls += static_cast<int>(c.calls);
@@ -290,7 +290,7 @@ TEST_CASE("a missing reduction is refused by the plan, with the op and the fix",
 }
 
 TEST_CASE("memory beyond the host is refused with the itemised sum, just enough is not", "[plan]") {
-  Plan p = plan_of(recipe(2));
+  Plan p = plan_of(tiny_recipe(2));
   const int64_t need = p.ranks[0].total_bytes;
   p.host_bytes = 2 * need;
   p.ranks_on_host = 2;
@@ -313,7 +313,7 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
     return ExitCode::done;
   };
   // A card that is not here: its memory alone counts.
-  const Recipe gpu = recipe(2, {"device=cuda", "train.micro_batch_size=2"});
+  const Recipe gpu = tiny_recipe(2, {"device=cuda", "train.micro_batch_size=2"});
   MachineProfile elsewhere = card_profile("h100");
   Plan p = make_plan(gpu, elsewhere);
   p.host_bytes = 1;
@@ -355,7 +355,8 @@ TEST_CASE("a plan says whether it fits: the card it is for, and this host where 
   CHECK_FALSE(fits(p));
   CHECK_THAT(fit_text(p), Catch::StartsWith("does not fit: 2 ranks of ") && Contains(", this host has "));
   // Settings that the recipe has already are not named.
-  const Recipe lean = recipe(2, {"precision=bf16", "recompute.granularity=full", "parallel.zero_stage=3"});
+  const Recipe lean =
+      tiny_recipe(2, {"precision=bf16", "recompute.granularity=full", "parallel.zero_stage=3"});
   CHECK(smaller_settings(lean) ==
         std::vector<std::string>{"more ranks (parallel.tensor, now 1, or parallel.pipeline, now 1)",
                                  "offload.optimizer.device: nvme", "fewer ranks a host",
@@ -379,7 +380,7 @@ TEST_CASE("the text of a plan has the memory of the rank that takes most, and wi
     for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
     return n;
   };
-  const Recipe r = recipe(24, {"parallel.pipeline=3", "parallel.data=8", "model.vocab_size=4096"});
+  const Recipe r = tiny_recipe(24, {"parallel.pipeline=3", "parallel.data=8", "model.vocab_size=4096"});
   const Plan p = plan_of(r);
   REQUIRE(p.ranks.size() == 4);  // the first of each stage, and the last
   const RankPlan* most = &p.ranks[0];
@@ -406,11 +407,12 @@ TEST_CASE("the text of a plan has the memory of the rank that takes most, and wi
   CHECK(times(all, "  cpu, 2 threads\n") == 24);
   CHECK_THAT(all, !Contains("other ranks") && !Contains("..."));
   // Ranks that take the same are not spread.
-  CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("other ranks"));
+  CHECK_THAT(plan_text(plan_of(tiny_recipe(2)), tiny_recipe(2)), !Contains("other ranks"));
   // Large numbers have large units.
-  const Recipe large = recipe(1, {"device=cuda", "model.hidden_size=4096", "model.intermediate_size=16384",
-                                  "model.num_attention_heads=32", "model.num_key_value_heads=8",
-                                  "train.global_batch_size=240", "precision=bf16"});
+  const Recipe large =
+      tiny_recipe(1, {"device=cuda", "model.hidden_size=4096", "model.intermediate_size=16384",
+                      "model.num_attention_heads=32", "model.num_key_value_heads=8",
+                      "train.global_batch_size=240", "precision=bf16"});
   const std::string text = plan_text(make_plan(large, card_profile("h100")), large);
   CHECK_THAT(text, Contains("% of 989.4 TFLOP/s, the card's peak") && Contains(" model TFLOP a rank") &&
                        Contains(" GiB  (allocated once, exactly)"));
@@ -449,7 +451,7 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
     overrides.insert(overrides.end(), {"parallel.data=8", "launch.ranks_per_node=4"});
     MachineProfile profile = builtin_profile(2);
     profile.network_bytes_per_second = network;
-    return make_plan(recipe(8, overrides, on_host), profile);
+    return make_plan(tiny_recipe(8, overrides, on_host), profile);
   };
   struct Bytes {
     int64_t shard = 0, replicate = 0, network = 0, network_across = 0;
@@ -485,8 +487,8 @@ TEST_CASE("two levels of gradients: the plan says what goes to other nodes and p
   // One host with all ranks has no network.
   CHECK(bytes(plan({"parallel.hierarchical_reduction=4"}, 1e6, 8)).seconds < two.seconds + 1e-3);
   CHECK_THAT(plan_text(plan({"parallel.hierarchical_reduction=node"}),
-                       recipe(8, {"parallel.data=8", "launch.ranks_per_node=4",
-                                  "parallel.hierarchical_reduction=node"})),
+                       tiny_recipe(8, {"parallel.data=8", "launch.ranks_per_node=4",
+                                       "parallel.hierarchical_reduction=node"})),
              Contains("to other nodes") && Contains("10.0 Gbit/s for the 4 ranks of a node"));
 }
 
@@ -494,7 +496,7 @@ TEST_CASE("ranks beyond the cores of a host slow each other down", "[plan]") {
   // Two cores; ranks of one thread each, with as much work each (the batch grows with them).
   const MachineProfile profile = builtin_profile(2);
   const auto compute = [&](int ranks, int on_host) {
-    const Recipe r = recipe(
+    const Recipe r = tiny_recipe(
         ranks, {"launch.threads_per_rank=1", fmt::format("train.global_batch_size={}", 4 * ranks)}, on_host);
     const Plan plan = make_plan(r, profile);
     double seconds = 0;
@@ -510,7 +512,7 @@ TEST_CASE("ranks beyond the cores of a host slow each other down", "[plan]") {
 }
 
 TEST_CASE("an assumed network is named, a card's node has an adapter for each card", "[plan]") {
-  const Recipe two_nodes = recipe(16, {"train.global_batch_size=48", "parallel.data=16"}, 8);
+  const Recipe two_nodes = tiny_recipe(16, {"train.global_batch_size=48", "parallel.data=16"}, 8);
   const Plan cpu = make_plan(two_nodes, builtin_profile(2));
   REQUIRE(cpu.network_bytes() > 0);
   CHECK(cpu.network_source == "assumed: 10 Gbit/s Ethernet a node");
@@ -535,11 +537,11 @@ TEST_CASE("an assumed network is named, a card's node has an adapter for each ca
   CHECK(network->seconds <
         static_cast<double>(network->wire_bytes) / rate + static_cast<double>(network->calls) * 1e-3);
   // On one node nothing is assumed of a network, and nothing is said of one.
-  CHECK_THAT(plan_text(plan_of(recipe(2)), recipe(2)), !Contains("assumed"));
+  CHECK_THAT(plan_text(plan_of(tiny_recipe(2)), tiny_recipe(2)), !Contains("assumed"));
 }
 
 TEST_CASE("a process on a GPU has room for the driver and the libraries in the host's memory", "[plan]") {
-  Recipe r = recipe(8);
+  Recipe r = tiny_recipe(8);
   r.device = DeviceChoice::cuda;
   for (const RankPlan& rank : make_plan(r, card_profile("h100")).ranks)
     CHECK(rank.host_bytes >= int64_t{1344} << 20);  // measured on an H200, of two ranks with NCCL

@@ -20,7 +20,7 @@ Recipe divisible(int ranks, const std::vector<std::string>& overrides) {
   std::vector<std::string> all{"model.hidden_size=48", "model.intermediate_size=96",
                                "model.num_attention_heads=12", "train.global_batch_size=48"};
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return recipe(ranks, all);
+  return tiny_recipe(ranks, all);
 }
 
 void compare(const Recipe& r) {

@@ -13,7 +13,7 @@
 
 using namespace ltrain;
 using Catch::Contains;
-using test::recipe;
+using test::tiny_recipe;
 
 namespace {
 
@@ -27,7 +27,7 @@ Recipe of_sites(std::vector<std::string> more) {
               {"device=cuda", "precision=bf16", "diloco.sites=2", "diloco.inner_steps=10",
                "train.global_batch_size=32", "model.hidden_size=512", "model.intermediate_size=2048",
                "model.max_position_embeddings=1024", "data.seq_length=1024"});
-  return recipe(4, more, 2);
+  return tiny_recipe(4, more, 2);
 }
 
 std::string refusal(const std::string& text) {

@@ -19,7 +19,7 @@ Recipe sparse_recipe(std::vector<std::string> more = {}, int64_t rows = 256, int
                                "sparsity.match=[\"*.mlp.*\"]", "model.hidden_size=128",
                                "model.intermediate_size=256"};
   all.insert(all.end(), more.begin(), more.end());
-  return recipe(ranks, all);
+  return tiny_recipe(ranks, all);
 }
 
 /// Made-up profile with this speed of 2:4 sparse matmuls over dense ones; 0: none.

@@ -4,7 +4,7 @@
 
 namespace ltrain::test {
 
-inline Recipe recipe(int ranks, const std::vector<std::string>& overrides = {}, int on_host = 0) {
+inline Recipe tiny_recipe(int ranks, const std::vector<std::string>& overrides = {}, int on_host = 0) {
   return resolve(
       parse_recipe("name: tiny\ndevice: cpu\n"
                    "model: {architecture: llama, vocab_size: 257, hidden_size: 48, intermediate_size: 80, "

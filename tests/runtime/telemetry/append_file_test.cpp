@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "runtime/telemetry/metrics.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -19,11 +20,6 @@ using namespace ltrain::test;
 using Catch::Contains;
 
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// No file grows beyond `bytes` while it lives.
 class FullDisk {
@@ -58,7 +54,7 @@ TEST_CASE("records that find no room are written later, whole and in order, with
   {
     const FullDisk full(12);
     f.append("second 10\n");
-    CHECK(text_of(path) == "first 9\nseco");  // a torn line, while there is no room
+    CHECK(read_file(path) == "first 9\nseco");  // a torn line, while there is no room
     const auto notes = f.notes();
     REQUIRE(notes.size() == 1);
     CHECK_THAT(notes[0], Catch::StartsWith("warning: " + path + " cannot be written: File too large"));
@@ -66,7 +62,7 @@ TEST_CASE("records that find no room are written later, whole and in order, with
     CHECK(f.notes().empty());  // said once
   }
   f.append("fourth\n");
-  CHECK(text_of(path) == "first 9\nsecond 10\nthird 9\nfourth\n");
+  CHECK(read_file(path) == "first 9\nsecond 10\nthird 9\nfourth\n");
   CHECK(f.notes() == std::vector<std::string>{path + " is written again; nothing is missing"});
   {
     const FullDisk full(1);
@@ -82,10 +78,10 @@ TEST_CASE("records beyond the memory for them are dropped whole and counted", "[
   {
     const FullDisk full(2);
     for (const char* record : {"1234\n", "56\n", "7\n", "8\n"}) f.append(record);
-    CHECK(text_of(path) == "12");
+    CHECK(read_file(path) == "12");
   }
   f.retry();
-  CHECK(text_of(path) == "1234\n56\n7\n");
+  CHECK(read_file(path) == "1234\n56\n7\n");
   const auto notes = f.notes();
   REQUIRE(notes.size() == 2);
   CHECK_THAT(notes[1], Contains("1 records are missing"));
@@ -104,9 +100,9 @@ TEST_CASE("a file that stays without room ends with its last whole record", "[te
     f->finish();
     CHECK(f->notes() == std::vector<std::string>{"warning: 2 records are missing at the end of " + path +
                                                  ": there was no room for them"});
-    CHECK(text_of(path) == "first\nsec");
+    CHECK(read_file(path) == "first\nsec");
     f.reset();
-    CHECK(text_of(path) == "first\n");
+    CHECK(read_file(path) == "first\n");
   }
   const TemporaryFolder none;
   CHECK_THROWS_WITH(AppendFile(none.path() + "/no/file", false),

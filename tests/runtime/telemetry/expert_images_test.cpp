@@ -6,12 +6,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "base/heat_colour.h"
 #include "runtime/telemetry/metrics.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -72,18 +71,11 @@ Image decoded(const std::string& png) {
   return image;
 }
 
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream s;
-  s << in.rdbuf();
-  return s.str();
-}
-
 /// PNG files in the events of a folder, in their order.
 std::vector<Image> images_in(const std::string& folder) {
   std::vector<Image> out;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    const std::string bytes = read_bytes(file.path().string());
+    const std::string bytes = read_file(file.path().string());
     for (size_t at = bytes.find("\x89PNG"); at != std::string::npos; at = bytes.find("\x89PNG", at + 1))
       out.push_back(decoded(bytes.substr(at, bytes.find("IEND", at) + 8 - at)));
   }

@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <regex>
 #include <sstream>
 
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -21,13 +21,6 @@ StepMetrics step(int64_t n, double loss) {
   m.exposed_comm_ms = {{"dp", 5}, {"tp", 2.5}};
   m.consumed_tokens = 256 * n, m.mem_peak_gib = 0.5;
   return m;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 }  // namespace
@@ -70,15 +63,15 @@ TEST_CASE("prometheus: the file has the means of each interval, and its last sta
   file.step(step(1, 4));
   CHECK(!std::filesystem::exists(path));
   file.step(step(2, 6));
-  CHECK_THAT(text_of(path),
+  CHECK_THAT(test::read_file(path),
              Contains("ltrain_lm_loss_nats{run=\"r\"} 5\n") && Contains("ltrain_iteration{run=\"r\"} 2\n"));
   file.step(step(3, 8));
-  CHECK_THAT(text_of(path), Contains("ltrain_iteration{run=\"r\"} 2\n"));
+  CHECK_THAT(test::read_file(path), Contains("ltrain_iteration{run=\"r\"} 2\n"));
   file.eval("", 3.5);
   file.finish();
-  CHECK_THAT(text_of(path), Contains("ltrain_iteration{run=\"r\"} 3\n") &&
-                                Contains("ltrain_lm_loss_nats{run=\"r\"} 8\n") &&
-                                Contains("ltrain_eval_loss_nats{run=\"r\"} 3.5\n"));
+  CHECK_THAT(test::read_file(path), Contains("ltrain_iteration{run=\"r\"} 3\n") &&
+                                        Contains("ltrain_lm_loss_nats{run=\"r\"} 8\n") &&
+                                        Contains("ltrain_eval_loss_nats{run=\"r\"} 3.5\n"));
   CHECK(!std::filesystem::exists(path + ".tmp"));
   CHECK(file.notes().empty());
 }

@@ -20,7 +20,9 @@ class Metrics : public TemporaryFolder {
   RunReport read() const { return read_run_report(path()); }
 };
 
-std::string step(int64_t n, const std::string& more) { return fmt::format("{{\"step\":{}{}}}\n", n, more); }
+std::string step_line(int64_t n, const std::string& more) {
+  return fmt::format("{{\"step\":{}{}}}\n", n, more);
+}
 
 /// Files of a trainer with 300 steps of two layers of four experts, the first of which is dense.
 std::string run_of_moe(const std::string& folder, bool budgeted = false) {
@@ -110,8 +112,9 @@ TEST_CASE("the report of a run with a budget of rows has what came beyond it, an
 }
 
 TEST_CASE("the report of a dense run, of one that is being written, and of steps that were not finite") {
-  const Metrics dense(step(1, R"(,"lm_loss":3.5,"tokens_per_sec":100)") + step(2, R"(,"lm_loss":null)") +
-                      step(5, R"(,"lm_loss":3.25,"mfu":0.5)") + R"({"step":6,"lm_lo)");
+  const Metrics dense(step_line(1, R"(,"lm_loss":3.5,"tokens_per_sec":100)") +
+                      step_line(2, R"(,"lm_loss":null)") + step_line(5, R"(,"lm_loss":3.25,"mfu":0.5)") +
+                      R"({"step":6,"lm_lo)");
   const RunReport r = dense.read();
   CHECK((r.steps == 3 && r.last_step == 5 && r.cut_off && r.not_finite == 1 && r.experts() == 0));
   CHECK((r.best_loss == 3.25 && r.best_step == 5 && r.stretches.size() == 3));
@@ -126,7 +129,7 @@ TEST_CASE("the report of a dense run, of one that is being written, and of steps
 }
 
 TEST_CASE("what no run writes is refused with file and line") {
-  const std::string good = step(1, R"(,"lm_loss":3.5,"expert_tokens":[[1,2]])");
+  const std::string good = step_line(1, R"(,"lm_loss":3.5,"expert_tokens":[[1,2]])");
   const auto refused = [&](const std::string& text, const std::string& why) {
     const Metrics m(text);
     INFO(text.substr(0, 200));
@@ -145,13 +148,15 @@ TEST_CASE("what no run writes is refused with file and line") {
   refused("{\"step\":-1}\n", "step is -1");
   refused("{\"step\":1.5}\n", "step is 1.5");
   refused(good + good, ":2: step 1 after step 1: steps must ascend");
-  refused(step(1, R"(,"lm_loss":"low")"), "lm_loss is \"low\"");
-  refused(step(1, R"(,"expert_tokens":7)"), "must be a list of layers");
-  refused(step(1, R"(,"expert_tokens":[7])"), "of layer 0 must be a list");
-  refused(step(1, R"(,"expert_tokens":[[-1,2]])"), "of layer 0 has -1");
-  refused(step(1, R"(,"expert_tokens":[[1e999,2]])"), "is no JSON object");
-  refused(good + step(2, R"(,"expert_tokens":[[1,2,3]])"), ":2: expert_tokens has other layers or experts");
-  refused(good + step(2, R"(,"lm_loss":1)") + step(3, R"(,"expert_tokens":[[1],[2]])"), "has other layers");
+  refused(step_line(1, R"(,"lm_loss":"low")"), "lm_loss is \"low\"");
+  refused(step_line(1, R"(,"expert_tokens":7)"), "must be a list of layers");
+  refused(step_line(1, R"(,"expert_tokens":[7])"), "of layer 0 must be a list");
+  refused(step_line(1, R"(,"expert_tokens":[[-1,2]])"), "of layer 0 has -1");
+  refused(step_line(1, R"(,"expert_tokens":[[1e999,2]])"), "is no JSON object");
+  refused(good + step_line(2, R"(,"expert_tokens":[[1,2,3]])"),
+          ":2: expert_tokens has other layers or experts");
+  refused(good + step_line(2, R"(,"lm_loss":1)") + step_line(3, R"(,"expert_tokens":[[1],[2]])"),
+          "has other layers");
   refused(good + std::string(70 << 20, '['), ":2: is longer than 64 MiB");
   CHECK_THROWS_WITH(read_run_report("/nowhere/run"), Catch::Contains("there is no such file"));
 }

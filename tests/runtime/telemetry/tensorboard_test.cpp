@@ -6,13 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <vector>
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -102,13 +101,6 @@ std::string only_file(const std::string& folder) {
   return found[0];
 }
 
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream s;
-  s << in.rdbuf();
-  return s.str();
-}
-
 }  // namespace
 
 TEST_CASE("CRC-32C of RFC 3720's vectors", "[telemetry]") {
@@ -147,11 +139,11 @@ TEST_CASE("scalars are read back as they were written", "[telemetry]") {
     for (const Scalar& s : written) w.scalar(s.tag, s.step, s.value);
     // Every record is on its way to the file when it is made: nothing waits in a buffer for the end of the
     // run.
-    CHECK(records(read_bytes(only_file(folder.path()))).size() == written.size() + 1);
+    CHECK(records(read_file(only_file(folder.path()))).size() == written.size() + 1);
   }
   const std::string path = only_file(folder.path());
   CHECK(path.find("/events.out.tfevents.") != std::string::npos);
-  const std::string file = read_bytes(path);
+  const std::string file = read_file(path);
   const auto all = records(file);
   REQUIRE(all.size() == written.size() + 1);
   CHECK(fields(all[0]).at(1).bytes == "brain.Event:2");
@@ -194,7 +186,7 @@ TEST_CASE("events of a run that goes on begin with a restart, in a file that com
     REQUIRE(all.size() == names.size() + 1);
     for (const std::string& name : names) all.erase(name);
     names.push_back(*all.begin());
-    const auto first = records(read_bytes(names.back()));
+    const auto first = records(read_file(names.back()));
     REQUIRE(first.size() == 2);
     CHECK(fields(first[0]).at(1).bytes == "brain.Event:2");
     // Event { wall_time, step = 2, session_log = 7 { status = 1: START = 1 } } of TensorFlow's event.proto.

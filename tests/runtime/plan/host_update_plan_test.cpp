@@ -12,7 +12,7 @@ using Catch::Contains;
 
 namespace {
 
-Recipe on_card(const std::string& update, std::vector<std::string> more = {}) {
+Recipe updated_on(const std::string& update, std::vector<std::string> more = {}) {
   more.insert(more.begin(),
               {"device=cuda", "precision=bf16", "model.hidden_size=512", "model.intermediate_size=2048",
                "offload.optimizer.device=cpu", "offload.optimizer.update=" + update});
@@ -27,8 +27,8 @@ TEST_CASE("a plan has the bytes of updates on the host to the byte, and their ti
   MachineProfile card = card_profile("h100");
   card.host_memory_bytes_per_second = 50e9;
   const std::vector<std::string> halves = {"optimizer.grad_dtype=bf16", "train.global_batch_size=1"};
-  const Plan host = make_plan(on_card("cpu", halves), card),
-             device = make_plan(on_card("device", halves), card);
+  const Plan host = make_plan(updated_on("cpu", halves), card),
+             device = make_plan(updated_on("device", halves), card);
   const RankPlan &h = host.ranks.at(0), &d = device.ranks.at(0);
   CHECK(static_cast<double>(host.parameters) == kP);
   // ZeRO-Offload's 4 bytes a parameter, against master weights and two moments each way.
@@ -51,7 +51,7 @@ TEST_CASE("a plan has the bytes of updates on the host to the byte, and their ti
   }
   CHECK(h.arena.arena_bytes < d.arena.arena_bytes);  // no ring of states
   // Ranks of a node share its memory.
-  const RankPlan shared = plan_rank(on_card("cpu", halves), card, {}, 0, 2);
+  const RankPlan shared = plan_rank(updated_on("cpu", halves), card, {}, 0, 2);
   CHECK(shared.host_update_seconds == h.host_update_seconds);
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("update: auto takes the faster of both by the plan, and the plan says 
   for (const auto& [memory, chosen] : {std::pair(400e9, "cpu"), std::pair(2e9, "device")}) {
     CAPTURE(chosen);
     card.host_memory_bytes_per_second = memory;
-    const Plan automatic = make_plan(on_card("auto"), card), by_hand = make_plan(on_card(chosen), card);
+    const Plan automatic = make_plan(updated_on("auto"), card), by_hand = make_plan(updated_on(chosen), card);
     REQUIRE(automatic.update);
     CHECK(automatic.update->host == (chosen == std::string("cpu")));
     CHECK(automatic.update->automatic);
@@ -69,24 +69,24 @@ TEST_CASE("update: auto takes the faster of both by the plan, and the plan says 
     CHECK(automatic.step_seconds() ==
           Approx(std::min(automatic.update->host_seconds, automatic.update->device_seconds)).epsilon(1e-9));
     CHECK(automatic.ranks[0].offloaded == by_hand.ranks[0].offloaded);
-    CHECK_THAT(plan_text(automatic, on_card("auto")),
+    CHECK_THAT(plan_text(automatic, updated_on("auto")),
                Contains(fmt::format("offload.optimizer.update: auto chose {}: ", chosen)) &&
                    Contains(" ms a step less than "));
-    CHECK_THAT(plan_text(by_hand, on_card(chosen)),
+    CHECK_THAT(plan_text(by_hand, updated_on(chosen)),
                Contains(fmt::format("offload.optimizer.update: {}: ", chosen)));
     // Other ranks get the choice of rank 0.
-    const PipelineLayout layout = pipeline_layout(on_card("auto"), card);
+    const PipelineLayout layout = pipeline_layout(updated_on("auto"), card);
     const PipelineLayout there = unpack_pipeline_layout(pack(layout));
     CHECK(there.update->host == automatic.update->host);
     CHECK(there.update->host_seconds == automatic.update->host_seconds);
-    CHECK(program_options(on_card("auto"), there).offload.host_update == automatic.update->host);
+    CHECK(program_options(updated_on("auto"), there).offload.host_update == automatic.update->host);
   }
 }
 
 TEST_CASE("updates on the host are refused with states in files, weights that leave, and an EMA") {
   const auto refused = [](const std::vector<std::string>& more) {
     try {
-      on_card("cpu", more);
+      updated_on("cpu", more);
     } catch (const Error& e) {
       return std::string(e.what());
     }

@@ -21,7 +21,7 @@ json published() {
   return json::parse(in);
 }
 
-Plan plan_of(const json& config) {
+Plan plan_of_config(const json& config) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/config.json";
   std::ofstream(path) << config;
@@ -42,7 +42,7 @@ TEST_CASE("published models are planned, with as many parameters as transformers
   std::set<std::string> seen;
   for (const auto& [name, of] : all.items()) {
     INFO(name);
-    const Plan plan = plan_of(of.at("config"));
+    const Plan plan = plan_of_config(of.at("config"));
     CHECK(plan.parameters == of.at("parameters").get<int64_t>());
     REQUIRE_FALSE(plan.ranks.empty());
     // An eighth of weights, gradients and states of each rank at least.
@@ -82,5 +82,5 @@ TEST_CASE("a module of DeepSeek-V3 that predicts a token more has the parameters
 TEST_CASE("negative control: a width that is one head off has another count", "[plan]") {
   json of = published().at("Qwen3-0.6B");
   of["config"]["head_dim"] = 120;
-  CHECK(plan_of(of["config"]).parameters != of["parameters"].get<int64_t>());
+  CHECK(plan_of_config(of["config"]).parameters != of["parameters"].get<int64_t>());
 }

@@ -8,7 +8,7 @@ using namespace ltrain;
 
 namespace {
 
-Recipe recipe(const std::vector<std::string>& overrides, int ranks = 1) {
+Recipe nine_layers(const std::vector<std::string>& overrides, int ranks = 1) {
   return resolve(parse_recipe("model: {vocab_size: 257, hidden_size: 64, intermediate_size: 256, "
                               "num_hidden_layers: 9, num_attention_heads: 4, max_position_embeddings: 128}\n"
                               "data: {seq_length: 128}\n"
@@ -30,7 +30,7 @@ std::string budget(int64_t bytes) { return fmt::format("recompute.budget={}", by
 }  // namespace
 
 TEST_CASE("the words of a recipe name runs of layers and tensors") {
-  const auto of = [](std::vector<std::string> o) { return recompute_options(recipe(o)); };
+  const auto of = [](std::vector<std::string> o) { return recompute_options(nine_layers(o)); };
   CHECK(of({}) == RecomputeOptions{});
   CHECK(of({"recompute.granularity=full"}).run == 1);
   CHECK(of({"recompute.granularity=full", "recompute.num_layers=sqrt"}).run == 3);
@@ -48,12 +48,13 @@ TEST_CASE("the words of a recipe name runs of layers and tensors") {
 TEST_CASE("auto recomputes as little as its budget allows, and says when nothing fits") {
   const std::string automatic = "recompute.granularity=auto";
   const MachineProfile profile = builtin_profile(2);
-  const int64_t stored = bytes_of(recipe({})), full = bytes_of(recipe({"recompute.granularity=full"}));
+  const int64_t stored = bytes_of(nine_layers({})),
+                full = bytes_of(nine_layers({"recompute.granularity=full"}));
   REQUIRE(full < stored);
-  CHECK(pipeline_layout(recipe({automatic, budget(stored)}), profile).recompute == RecomputeOptions{});
+  CHECK(pipeline_layout(nine_layers({automatic, budget(stored)}), profile).recompute == RecomputeOptions{});
   double slowest = 0;
   for (const int64_t allowed : {stored - 1, (stored + full) / 2, full}) {
-    const Recipe r = recipe({automatic, budget(allowed)});
+    const Recipe r = nine_layers({automatic, budget(allowed)});
     const PipelineLayout layout = pipeline_layout(r, profile);
     CHECK(layout.recompute->any());
     CHECK(bytes_of(r) <= allowed);
@@ -62,11 +63,11 @@ TEST_CASE("auto recomputes as little as its budget allows, and says when nothing
     slowest = plan.step_seconds();
     CHECK(unpack_pipeline_layout(pack(layout)).recompute == layout.recompute);
   }
-  CHECK(make_plan(recipe({"recompute.granularity=full"}), profile).step_seconds() >= slowest);
+  CHECK(make_plan(nine_layers({"recompute.granularity=full"}), profile).step_seconds() >= slowest);
   CHECK_THROWS_WITH(
-      pipeline_layout(recipe({automatic, budget(1 << 20)}), profile),
+      pipeline_layout(nine_layers({automatic, budget(1 << 20)}), profile),
       Catch::Contains("recompute.budget = 1048576: a rank needs") && Catch::Contains("nearest valid"));
-  const Recipe two = recipe({automatic, budget(full), "parallel.pipeline=3"}, 3);
+  const Recipe two = nine_layers({automatic, budget(full), "parallel.pipeline=3"}, 3);
   const PipelineLayout staged = pipeline_layout(two, profile);
   const PipelineLayout read = unpack_pipeline_layout(pack(staged));
   CHECK(read.recompute == staged.recompute);
@@ -81,7 +82,7 @@ TEST_CASE("auto recomputes experts as its budget asks, beside a budget of rows")
            {"model.architecture=llama", "model.moe.num_experts=4", "parallel.data=2", "parallel.expert=2"})
         overrides.push_back(setting);
       overrides.push_back(std::string("model.moe.row_budget=") + rows);
-      return recipe(overrides, 2);
+      return nine_layers(overrides, 2);
     };
     const int64_t stored = bytes_of(of({})), full = bytes_of(of({"recompute.granularity=full"}));
     REQUIRE(full < stored);

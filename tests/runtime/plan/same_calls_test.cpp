@@ -27,7 +27,7 @@ void compare(const Recipe& r) {
   check_same_calls(r, builtin_profile(2), pipeline_layout(r, builtin_profile(2)), ranks_to_compare(r));
 }
 
-std::string refusal(const Recipe& r) {
+std::string calls_refusal(const Recipe& r) {
   try {
     compare(r);
   } catch (const Error& e) {
@@ -52,7 +52,7 @@ TEST_CASE("ranks of every group make the same calls on grids of three and four r
     const Recipe r = divisible(g.ranks, grid);
     INFO(g.ranks << " ranks");
     REQUIRE(micro_batches_per_step(r) > 1);
-    CHECK(refusal(r) == "");
+    CHECK(calls_refusal(r) == "");
     CHECK_NOTHROW(make_plan(r, builtin_profile(2)));
   }
 }
@@ -76,15 +76,15 @@ TEST_CASE("ranks of every group make the same calls on every axis", "[plan]") {
            {"parallel.tensor=", "parallel.context=", "parallel.pipeline=", "parallel.data="})
         if (s.starts_with(axis)) ranks *= std::stoi(s.substr(std::string(axis).size()));
     INFO(layout[0] << " " << layout.back());
-    CHECK(refusal(divisible(ranks, layout)) == "");
+    CHECK(calls_refusal(divisible(ranks, layout)) == "");
   }
 }
 
 TEST_CASE("negative control: a rank that calls with another size is refused, and both are named", "[plan]") {
   const Recipe r = divisible(3, {"parallel.data=3", "parallel.zero_stage=2"});
-  CHECK(refusal(r) == "");
+  CHECK(calls_refusal(r) == "");
   arm_faults("collective.enter:*:7:corrupt");
-  const std::string text = refusal(r);
+  const std::string text = calls_refusal(r);
   arm_faults("");
   INFO(text);
   CHECK_THAT(text, Contains("placement error: ranks of group \"") &&

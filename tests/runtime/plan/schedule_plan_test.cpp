@@ -25,7 +25,7 @@ using nlohmann::json;
 
 namespace {
 
-Recipe recipe(int pipeline, const std::string& schedule, int chunks = 1) {
+Recipe staged_recipe(int pipeline, const std::string& schedule, int chunks = 1) {
   Recipe r = resolve(
       parse_recipe("model: {architecture: llama, vocab_size: 4096, hidden_size: 64, intermediate_size: 160, "
                    "num_hidden_layers: 8, num_attention_heads: 4, max_position_embeddings: 64}\n"
@@ -39,7 +39,7 @@ Recipe recipe(int pipeline, const std::string& schedule, int chunks = 1) {
   return r;
 }
 
-SchedulePlan plan_of(const Recipe& r) { return plan_schedule(r, layer_costs(r, builtin_profile(2))); }
+SchedulePlan schedule_of(const Recipe& r) { return plan_schedule(r, layer_costs(r, builtin_profile(2))); }
 
 struct TemporaryFile {
   std::string path;
@@ -56,7 +56,7 @@ double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.e
 }  // namespace
 
 TEST_CASE("layer costs add up to the planned step", "[plan]") {
-  const Recipe r = recipe(4, "1f1b");
+  const Recipe r = staged_recipe(4, "1f1b");
   const pipeline::LayerCosts c = layer_costs(r, builtin_profile(2));
   REQUIRE(c.layers() == 8);
   for (int i = 0; i < 8; ++i) {
@@ -89,7 +89,7 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
   card.links[0].all_reduce.points.clear();
   const MachineProfile h100 = profile_of_device(std::make_shared<const DeviceProfile>(card));
   const auto seconds = [&](const Recipe& r) { return make_plan(r, h100).step_seconds(); };
-  Recipe r = recipe(1, "1f1b");
+  Recipe r = staged_recipe(1, "1f1b");
   r.train.global_batch_size = 2;
   r.device = DeviceChoice::cuda;
   // Large enough that what a step does once (the norm, the update) is little.
@@ -125,7 +125,7 @@ TEST_CASE("actions of a pipeline wait for the collectives of its other axes", "[
 
 TEST_CASE("transfers between stages are priced by where the two ranks meet", "[plan]") {
   const MachineProfile h100 = card_profile("h100");
-  Recipe r = recipe(16, "1f1b");
+  Recipe r = staged_recipe(16, "1f1b");
   r.device = DeviceChoice::cuda;
   r.parallel.tensor = 2;
   r.parallel.data = 4;
@@ -158,7 +158,7 @@ TEST_CASE("a pipeline's step is as long as what ZeRO moves for its micro-batches
   card.links[0].bytes_per_second.value /= 200;
   card.links[0].all_reduce.points.clear();
   const MachineProfile h100 = profile_of_device(std::make_shared<const DeviceProfile>(card));
-  Recipe r = recipe(1, GENERATE(as<std::string>(), "1f1b", "interleaved", "zb-h1"));
+  Recipe r = staged_recipe(1, GENERATE(as<std::string>(), "1f1b", "interleaved", "zb-h1"));
   if (r.parallel.schedule == "interleaved") r.parallel.virtual_pipeline = 2;
   r.device = DeviceChoice::cuda;
   r.parallel.zero_stage = GENERATE(2, 3);
@@ -200,7 +200,7 @@ TEST_CASE("stages with experts on all data ranks are priced by two micro-batches
 }
 
 TEST_CASE("what a pipeline's backward computes again is in the time of its actions", "[plan]") {
-  Recipe r = recipe(2, "1f1b");
+  Recipe r = staged_recipe(2, "1f1b");
   const auto step = [&](std::optional<RecomputeOptions> o) {
     const pipeline::LayerCosts c = layer_costs(r, builtin_profile(2), o);
     return plan_schedule(r, c).timing.step;
@@ -213,7 +213,7 @@ TEST_CASE("what a pipeline's backward computes again is in the time of its actio
 }
 
 TEST_CASE("recompute: auto on a pipeline asks what fits a stage, not the whole model", "[plan]") {
-  Recipe r = recipe(2, "1f1b");
+  Recipe r = staged_recipe(2, "1f1b");
   const Plan stored = make_plan(r, builtin_profile(2));
   r.recompute.granularity = RecomputeGranularity::automatic;
   r.recompute.budget = fmt::format("{} MiB", stored.ranks[0].total_bytes / (1 << 20) + 1);
@@ -227,7 +227,7 @@ TEST_CASE("recompute: auto on a pipeline asks what fits a stage, not the whole m
 TEST_CASE("a recipe's schedule: drawn, in JSON, with its stages", "[plan]") {
   for (const auto& [name, chunks] :
        {std::pair{"1f1b", 1}, {"interleaved", 2}, {"zbv", 2}, {"dualpipev", 2}}) {
-    SchedulePlan p = plan_of(recipe(4, name, chunks));
+    SchedulePlan p = schedule_of(staged_recipe(4, name, chunks));
     p.costs = "test costs";
     CHECK(p.schedule.name == name);
     CHECK(p.schedule.micros == 8);
@@ -245,30 +245,30 @@ TEST_CASE("a recipe's schedule: drawn, in JSON, with its stages", "[plan]") {
 }
 
 TEST_CASE("layers by hand are taken", "[plan]") {
-  Recipe r = recipe(4, "1f1b");
+  Recipe r = staged_recipe(4, "1f1b");
   r.parallel.pipeline_layers = {3, 2, 2, 1};
-  CHECK(plan_of(r).staged.layers == std::vector<int>{3, 2, 2, 1});
+  CHECK(schedule_of(r).staged.layers == std::vector<int>{3, 2, 2, 1});
   r.parallel.pipeline_layers = {3, 2, 2, 2};
-  CHECK_THROWS_WITH(plan_of(r),
+  CHECK_THROWS_WITH(schedule_of(r),
                     Contains("parallel.pipeline_layers: makes 9 layers in all, and the model has 8"));
 }
 
 TEST_CASE("auto shows what it tried", "[plan]") {
-  const SchedulePlan p = plan_of(recipe(2, "auto"));
+  const SchedulePlan p = schedule_of(staged_recipe(2, "auto"));
   CHECK(p.tried.size() > 5);
   CHECK(p.tried[0].chosen);
   CHECK_THAT(schedule_text(p, 80), Contains("auto tried (* taken)\n") && Contains("* " + p.schedule.name));
   CHECK(p.staged.costs.transfer.size() == 4);
   CHECK(p.staged.costs.transfer[1] > 0);
   CHECK(p.staged.costs.activation[0] > 64 * 32 * 2 * 4);  // bytes, more than one tensor
-  const SchedulePlan fixed = plan_of(recipe(2, "gpipe"));
+  const SchedulePlan fixed = schedule_of(staged_recipe(2, "gpipe"));
   CHECK(p.timing.step <= fixed.timing.step * (1 + 1e-9));
 }
 
 TEST_CASE("auto takes what fits into the memory beside all else", "[plan]") {
-  const Recipe r = recipe(2, "auto");
+  const Recipe r = staged_recipe(2, "auto");
   const MachineProfile profile = builtin_profile(2);
-  CHECK(activation_limit(recipe(2, "1f1b"), profile).empty());
+  CHECK(activation_limit(staged_recipe(2, "1f1b"), profile).empty());
   const std::vector<double> limit = activation_limit(r, profile);
   REQUIRE(limit.size() == 2);
   CHECK(limit[0] > 0);
@@ -288,7 +288,7 @@ TEST_CASE("auto takes what fits into the memory beside all else", "[plan]") {
 TEST_CASE("what stages hand on is priced by where they are and by what a rank has of it", "[plan]") {
   MachineProfile profile = builtin_profile(2);
   profile.network_bytes_per_second = 1e6;  // far slower than anything on a host
-  Recipe r = recipe(4, "1f1b");
+  Recipe r = staged_recipe(4, "1f1b");
   r.launch.ranks_on_host = 2;  // stages 0 and 1, 2 and 3
   const std::vector<double> t = layer_costs(r, profile).transfer;
   REQUIRE(t.size() == 16);
@@ -303,30 +303,31 @@ TEST_CASE("what stages hand on is priced by where they are and by what a rank ha
 }
 
 TEST_CASE("one pipeline rank has one order", "[plan]") {
-  for (const char* name : {"zbv", "auto", "gpipe"}) CHECK(plan_of(recipe(1, name)).schedule.name == "1f1b");
+  for (const char* name : {"zbv", "auto", "gpipe"})
+    CHECK(schedule_of(staged_recipe(1, name)).schedule.name == "1f1b");
 }
 
 TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[plan]") {
   const pipeline::Schedule zbv = pipeline::make_schedule("zbv", 2, 2, 8);
   const TemporaryFile file(pipeline::write_schedule_csv(zbv));
-  Recipe r = recipe(2, "1f1b");
+  Recipe r = staged_recipe(2, "1f1b");
   r.parallel.schedule_file = file.path;
-  const SchedulePlan p = plan_of(r);
+  const SchedulePlan p = schedule_of(r);
   CHECK(p.schedule.order == zbv.order);
   // A file is run as it is; by name, the weight parts go where a rank waits.
-  const SchedulePlan by_name = plan_of(recipe(2, "zbv", 2));
+  const SchedulePlan by_name = schedule_of(staged_recipe(2, "zbv", 2));
   CHECK(p.timing.makespan == Approx(pipeline::simulate(zbv, by_name.staged.costs).makespan));
   CHECK(p.timing.makespan >= by_name.timing.makespan * (1 - 1e-9));
   r.parallel.pipeline = 4;
-  CHECK_THROWS_WITH(plan_of(r), Contains("is for 2 ranks, and the recipe has 4 (parallel.pipeline)"));
+  CHECK_THROWS_WITH(schedule_of(r), Contains("is for 2 ranks, and the recipe has 4 (parallel.pipeline)"));
   r.parallel.pipeline = 2;
   r.train.global_batch_size = 12;
-  CHECK_THROWS_WITH(plan_of(r), Contains("is for 8 micro-batches, and the recipe has 6"));
+  CHECK_THROWS_WITH(schedule_of(r), Contains("is for 8 micro-batches, and the recipe has 6"));
   r.parallel.schedule_file = file.path + ".missing";
-  CHECK_THROWS_WITH(plan_of(r), Contains("parallel.schedule_file: ") && Contains("No such file"));
+  CHECK_THROWS_WITH(schedule_of(r), Contains("parallel.schedule_file: ") && Contains("No such file"));
   r.parallel.schedule_file = std::filesystem::temp_directory_path().string();
-  CHECK_THROWS_AS(plan_of(r), Error);
+  CHECK_THROWS_AS(schedule_of(r), Error);
   const TemporaryFile broken("0F0,0B0,1F0\n");
   r.parallel.schedule_file = broken.path;
-  CHECK_THROWS_WITH(plan_of(r), Contains("which take at least"));
+  CHECK_THROWS_WITH(schedule_of(r), Contains("which take at least"));
 }

@@ -30,7 +30,7 @@ Recipe of_sites(std::vector<std::string> more) {
   return tiny_recipe(4, more, 2);
 }
 
-std::string refusal(const std::string& text) {
+std::string cluster_refusal(const std::string& text) {
   try {
     parse_cluster(text, "ours.yaml");
   } catch (const Error& e) {
@@ -109,9 +109,9 @@ TEST_CASE("profiles of sites in a cluster file are one for each site", "[plan]")
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = kCluster;
     text.replace(text.find(from), from.size(), to);
-    return refusal(text);
+    return cluster_refusal(text);
   };
-  CHECK(refusal(kCluster) == "accepted");
+  CHECK(cluster_refusal(kCluster) == "accepted");
   CHECK_THAT(with("[h100, a100]", "[h100]"), Contains("must have one for each of sites = 2, has 1"));
   CHECK_THAT(with("[h100, a100]", "[h100, a1000]"), Contains("site_profiles = ") && Contains("a1000"));
   CHECK_THAT(with("nodes: 2", "profile: h100\nnodes: 2"), Contains("set one of profile and site_profiles"));

@@ -28,7 +28,7 @@ void counting_dataset(const std::string& prefix, int tokens, int first = 0) {
   write_dataset(prefix, documents);
 }
 
-LoaderOptions options_for(const std::string& prefix) {
+LoaderOptions loader_options(const std::string& prefix) {
   LoaderOptions o;
   o.sources = {{prefix, 1}};
   o.seq_length = 8;
@@ -69,7 +69,7 @@ std::map<int64_t, Row> collect(LoaderOptions o, int64_t first, int steps) {
 TEST_CASE("loader: rows are consecutive tokens and their targets", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 1000);
-  for (const auto& [index, row] : collect(options_for(f / "a"), 0, 3)) {
+  for (const auto& [index, row] : collect(loader_options(f / "a"), 0, 3)) {
     CHECK(row.tokens[0] % 8 == 0);
     for (int i = 0; i < 8; ++i) {
       REQUIRE(row.tokens[i] == row.tokens[0] + i);
@@ -82,7 +82,7 @@ TEST_CASE("loader: tokens beyond the next end with the sample, and with the docu
           "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 1000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.mtp_tokens = 2;
   int crossing = 0, ends = 0;
   for (const bool apart : {false, true})
@@ -109,7 +109,7 @@ TEST_CASE("loader: tokens beyond the next end with the sample, and with the docu
             CHECK(b.mtp_targets[i] == (counted ? token + 1 : -1));
           }
       }
-      CHECK(loader_buffer_bytes(o) > loader_buffer_bytes(options_for(f / "a")));
+      CHECK(loader_buffer_bytes(o) > loader_buffer_bytes(loader_options(f / "a")));
     }
   CHECK(crossing > 50);
   CHECK(ends > 50);
@@ -118,7 +118,7 @@ TEST_CASE("loader: tokens beyond the next end with the sample, and with the docu
 TEST_CASE("loader: every data-parallel size sees the same global batches", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 1000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   const auto one = collect(o, 0, 5);
   CHECK(one.size() == 40);
   CHECK(one.begin()->first == 0);
@@ -138,7 +138,7 @@ TEST_CASE("loader: every data-parallel size sees the same global batches", "[dat
 TEST_CASE("loader: the row rule", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 1000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.dp_size = 2;
   o.dp_rank = 1;
   BatchLoader loader(o, 80);
@@ -156,7 +156,7 @@ TEST_CASE("loader: the row rule", "[data]") {
 TEST_CASE("loader: each sample once an epoch", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 8 * 32 + 5);  // 32 samples: 4 steps an epoch
-  const LoaderOptions o = options_for(f / "a");
+  const LoaderOptions o = loader_options(f / "a");
   CHECK(BatchLoader(o, 0).total_samples_per_epoch() == 32);
   const auto rows = collect(o, 0, 12);
   for (int epoch = 0; epoch < 3; ++epoch) {
@@ -172,7 +172,7 @@ TEST_CASE("loader: going on at the cursor equals not having stopped", "[data]") 
   TempFolder f;
   counting_dataset(f / "a", 500);
   counting_dataset(f / "b", 300, 50000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.sources = {{f / "a", 0.7}, {f / "b", 0.3}};
   const auto whole = collect(o, 0, 30);
   auto first = collect(o, 0, 11);
@@ -187,7 +187,7 @@ TEST_CASE("loader: going on at the cursor equals not having stopped", "[data]") 
 TEST_CASE("loader: evaluation walks the samples in order, each once", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 8 * 13 + 1);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.eval = true;
   for (int64_t limit : {0, 10, 99}) {
     o.eval_samples = limit;
@@ -223,7 +223,7 @@ TEST_CASE("loader: what cannot be trained on is refused before the first batch",
   TempFolder f;
   counting_dataset(f / "a", 100);
   write_dataset(f / "empty", {});
-  const LoaderOptions good = options_for(f / "a");
+  const LoaderOptions good = loader_options(f / "a");
   auto error = [&](auto change, int64_t first = 0) {
     LoaderOptions o = good;
     change(o);
@@ -248,7 +248,7 @@ TEST_CASE("loader: a token outside the vocabulary is an error of next", "[data]"
   std::vector<int32_t> tokens(1000, 1);
   tokens[500] = 60000;
   write_dataset(f / "a", {tokens});
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.vocab_size = 50257;
   BatchLoader loader(o, 0);
   Batch batch;
@@ -264,7 +264,7 @@ TEST_CASE("loader: a token outside the vocabulary is an error of next", "[data]"
 TEST_CASE("loader: a file cut short during the run is an error with file and offset", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 50000);
-  BatchLoader loader(options_for(f / "a"), 0);
+  BatchLoader loader(loader_options(f / "a"), 0);
   Batch batch;
   loader.next(batch);
   REQUIRE(truncate((f / "a.bin").c_str(), 1000) == 0);
@@ -278,7 +278,7 @@ TEST_CASE("loader: a file cut short during the run is an error with file and off
 TEST_CASE("loader: it reads ahead, reuses buffers, and counts its waiting", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 5000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.prefetch = 3;
   BatchLoader loader(o, 0);
   std::set<const int32_t*> buffers;
@@ -303,7 +303,7 @@ TEST_CASE("loader: it reads ahead, reuses buffers, and counts its waiting", "[da
 TEST_CASE("loader: sites with shares divide each global batch in an order that no layout changes", "[data]") {
   TempFolder f;
   counting_dataset(f / "a", 2000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = loader_options(f / "a");
   o.global_batch = 32;  // 16 micro-batches, four for each site's data ranks of a layout of four
   const auto whole = collect(o, 64, 2);
   const DilocoSettings sites{.sites = 2, .shares = {3, 1}};

@@ -19,8 +19,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kRanks = LTRAIN_SOURCE_DIR "/tests/golden/small.tiktoken";
-
 std::string document_text(const IndexedDataset& data, int64_t index, const Tokenizer& tokenizer) {
   const auto range = data.document(index);
   std::vector<int32_t> ids(range.count);
@@ -28,7 +26,7 @@ std::string document_text(const IndexedDataset& data, int64_t index, const Token
   return tokenizer.decode(ids);
 }
 
-BuildOptions options_for(const TempFolder& f, std::vector<std::string> inputs) {
+BuildOptions options_without_eot(const TempFolder& f, std::vector<std::string> inputs) {
   BuildOptions o;
   for (const std::string& i : inputs) o.inputs.push_back(f / i);
   o.output = f / "out";
@@ -55,7 +53,7 @@ TEST_CASE("build: a text file is one document byte for byte", "[data]") {
   TempFolder f;
   const std::string text = "first line\nsecond\r\n\n\tlast without end";
   write_file(f / "a.txt", text);
-  BuildOptions o = options_for(f, {"a.txt"});
+  BuildOptions o = options_without_eot(f, {"a.txt"});
   o.append_eot = true;
   const BuildResult r = build_dataset(o);
   CHECK(r.outputs.at(0).tokens == static_cast<int64_t>(text.size()) + 1);
@@ -78,7 +76,7 @@ TEST_CASE("build: the result does not depend on workers or chunks", "[data]") {
     std::string expected[2];
     for (const auto& [workers, chunk] :
          {std::pair{1, 1 << 20}, {2, 1 << 20}, {8, 1 << 20}, {1, 100}, {4, 1000}, {3, 65536}}) {
-      BuildOptions o = options_for(f, {"in"});
+      BuildOptions o = options_without_eot(f, {"in"});
       o.tokenizer = name;
       o.path = name == "gpt2" ? kRanks : "";
       o.workers = workers;
@@ -115,7 +113,7 @@ TEST_CASE("build: JSONL records", "[data]") {
   write_file(f / "a.jsonl",
              "\xEF\xBB\xBF{\"text\": \"one\"}\r\n\n  \n{\"x\": {\"text\": \"no\"}, \"text\": "
              "\"tw\\u00f6\\nlines\"}\n{\"text\": \"\"}\n{\"text\":\"last\"}");
-  const BuildResult r = build_dataset(options_for(f, {"a.jsonl"}));
+  const BuildResult r = build_dataset(options_without_eot(f, {"a.jsonl"}));
   IndexedDataset d(f / "out");
   const auto t = make_byte_tokenizer();
   REQUIRE(d.info().documents == 3);
@@ -152,7 +150,7 @@ TEST_CASE("build: bad JSON is named by file and line whatever the number of work
       for (int i = 1; i < 500; ++i)
         lines += i == 123 || i == 456 ? std::string(c.line) + "\n" : "{\"text\": \"aaaaaaaaaaaaaaaaaaaa\"}\n";
       write_file(f / "a.jsonl", lines);
-      BuildOptions o = options_for(f, {"a.jsonl"});
+      BuildOptions o = options_without_eot(f, {"a.jsonl"});
       o.workers = workers;
       o.chunk_bytes = 100;
       CHECK_THAT(error_of([&] { build_dataset(o); }),
@@ -172,7 +170,7 @@ TEST_CASE("build: a split by document", "[data]") {
   std::string lines;
   for (int i = 0; i < 2000; ++i) lines += "{\"text\": \"document " + std::to_string(i) + ";\"}\n";
   write_file(f / "a.jsonl", lines);
-  BuildOptions o = options_for(f, {"a.jsonl"});
+  BuildOptions o = options_without_eot(f, {"a.jsonl"});
   o.split = {90, 5, 5};
   const BuildResult r = build_dataset(o);
   REQUIRE(r.outputs.size() == 3);
@@ -213,7 +211,7 @@ TEST_CASE("build: a split that cuts a single document at a line end", "[data]") 
   const auto t = make_byte_tokenizer();
   for (const char* name : {"a.txt", "one.jsonl"})
     for (int chunk : {100, 1 << 20}) {
-      BuildOptions o = options_for(f, {name});
+      BuildOptions o = options_without_eot(f, {name});
       o.split = {0.9, 0.05, 0.05};
       o.force = true;
       o.chunk_bytes = chunk;
@@ -231,7 +229,7 @@ TEST_CASE("build: a split that cuts a single document at a line end", "[data]") 
     }
   // No line end: between characters. Too little: refused.
   write_file(f / "b.txt", "日本語日本語日本語日本語");
-  BuildOptions o = options_for(f, {"b.txt"});
+  BuildOptions o = options_without_eot(f, {"b.txt"});
   o.split = {50, 50};
   o.force = true;
   build_dataset(o);
@@ -248,7 +246,7 @@ TEST_CASE("build: nothing is overwritten or left behind", "[data]") {
   TempFolder f;
   write_file(f / "a.txt", "hello");
   write_file(f / "empty.jsonl", "{\"text\": \"\"}\n");
-  BuildOptions o = options_for(f, {"a.txt"});
+  BuildOptions o = options_without_eot(f, {"a.txt"});
   o.output = f / "new/folder/out";
   build_dataset(o);
   const std::string before = files_of(o.output);
@@ -269,7 +267,7 @@ TEST_CASE("build: options", "[data]") {
   TempFolder f;
   write_file(f / "a.txt", "hello");
   auto error = [&](auto change) {
-    BuildOptions o = options_for(f, {"a.txt"});
+    BuildOptions o = options_without_eot(f, {"a.txt"});
     change(o);
     return error_of([&] { build_dataset(o); });
   };
@@ -339,7 +337,7 @@ TEST_CASE("build: its threads hold at most the memory that a plan has for them",
   for (const char* file : {"small.jsonl", "large.jsonl"})
     for (const int workers : {1, 6}) {
       INFO(file << ", " << workers << " workers");
-      BuildOptions o = options_for(f, {file});
+      BuildOptions o = options_without_eot(f, {file});
       o.workers = workers;
       o.force = true;
       const auto held = [] {

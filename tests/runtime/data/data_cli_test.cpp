@@ -8,10 +8,6 @@ using namespace ltrain::data::test;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-namespace {
-const std::string kRanks = LTRAIN_SOURCE_DIR "/tests/golden/small.tiktoken";
-}
-
 TEST_CASE("cli: data build, inspect and their JSON", "[data][cli]") {
   TempFolder f;
   write_file(f / "a.jsonl", "{\"body\": \"hello\"}\n{\"body\": \"wörld\"}\n{\"body\": \"again\"}\n");

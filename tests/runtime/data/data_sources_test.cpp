@@ -20,7 +20,7 @@ void write_source(const std::string& prefix, int64_t samples) {
   data::test::write_dataset(prefix, {std::vector<int32_t>(static_cast<size_t>(4 * samples + 1), 7)});
 }
 
-Recipe recipe(const std::string& data) {
+Recipe recipe_of_data(const std::string& data) {
   return parse_recipe(
       "data: {" + data +
           ", seq_length: 4}\n"
@@ -43,8 +43,9 @@ TEST_CASE("a pattern names token files, which share its weight by their samples"
   write_source(f / "shard-2", 10);
   write_source(f / "other", 60);
   write_source(f / "odd[1]", 5);
-  Recipe r = recipe("train: [{path: " + (f / "shard-*") + ", weight: 2}, {path: " + (f / "other") + "}, \"" +
-                    (f / "odd[1]") + "\"], eval: [{path: \"" + (f / "shard-?") + "\", name: a}]");
+  Recipe r =
+      recipe_of_data("train: [{path: " + (f / "shard-*") + ", weight: 2}, {path: " + (f / "other") + "}, \"" +
+                     (f / "odd[1]") + "\"], eval: [{path: \"" + (f / "shard-?") + "\", name: a}]");
   resolve_sources(r, true);
   CHECK(paths(r.data.train) ==
         std::vector<std::string>{f / "shard-10", f / "shard-2", f / "other", f / "odd[1]"});
@@ -54,17 +55,17 @@ TEST_CASE("a pattern names token files, which share its weight by their samples"
   CHECK(paths(r.data.eval) == std::vector<std::string>{f / "shard-2"});
   CHECK(r.data.eval[0].name == "a");
   // All shards of a pattern end together: 40 draws are each sample of both, once.
-  Recipe only = recipe("train: [" + (f / "shard-*") + "]");
+  Recipe only = recipe_of_data("train: [" + (f / "shard-*") + "]");
   resolve_sources(only, true);
   const data::SampleOrder order({30, 10}, {only.data.train[0].weight, only.data.train[1].weight}, 1);
   CHECK(order.before_first_repeat() == 40);
 
-  Recipe none = recipe("train: [" + (f / "nothing-*") + "]");
+  Recipe none = recipe_of_data("train: [" + (f / "nothing-*") + "]");
   CHECK_THAT(error_of([&] { resolve_sources(none, true); }),
              Contains("65: data.train: path " + (f / "nothing-*")) && Contains("nothing matches"));
   resolve_sources(none, false);  // the files may be on another machine
   CHECK(paths(none.data.train) == std::vector<std::string>{f / "nothing-*"});
-  Recipe twice = recipe("train: [" + (f / "shard-2") + ", " + (f / "shard-*") + "]");
+  Recipe twice = recipe_of_data("train: [" + (f / "shard-2") + ", " + (f / "shard-*") + "]");
   CHECK_THAT(error_of([&] { resolve_sources(twice, true); }), Contains("64: ") && Contains("source already"));
 }
 
@@ -74,16 +75,16 @@ TEST_CASE("more sources than a mix can have are refused by the recipe, and by a 
     for (size_t i = 0; i < count; ++i) text += (i ? ", s" : "s") + std::to_string(i);
     return "train: [" + text + "]";
   };
-  CHECK(recipe(list(data::kMaxSources)).data.train.size() == data::kMaxSources);
+  CHECK(recipe_of_data(list(data::kMaxSources)).data.train.size() == data::kMaxSources);
   for (const char* key : {"train", "eval"}) {
     std::string text = list(data::kMaxSources + 1);
     text.replace(0, 5, key);
-    CHECK_THAT(error_of([&] { recipe(text); }),
+    CHECK_THAT(error_of([&] { recipe_of_data(text); }),
                Contains("64: ") && Contains("1025 sources; at most 1024 are possible"));
   }
   TempFolder f;
   for (size_t i = 0; i <= data::kMaxSources; ++i) write_source(f / ("s" + std::to_string(i)), 1);
-  Recipe r = recipe("train: [" + (f / "s*") + "]");
+  Recipe r = recipe_of_data("train: [" + (f / "s*") + "]");
   CHECK_THAT(error_of([&] { resolve_sources(r, true); }), Contains("64: ") && Contains("at most 1024"));
 }
 
@@ -92,11 +93,11 @@ TEST_CASE("a source that is read many times is named, with the number of passes"
   write_source(f / "small", 5);
   write_source(f / "large", 1000);
   // 80 samples are drawn, 40 of each.
-  const auto notes = data_notes(recipe("train: [" + (f / "small") + ", " + (f / "large") + "]"));
+  const auto notes = data_notes(recipe_of_data("train: [" + (f / "small") + ", " + (f / "large") + "]"));
   CHECK(notes == std::vector<std::string>{"data.train: by step 10 " + (f / "small") +
                                           " is read 8.0 times (5 samples)"});
-  CHECK(data_notes(recipe("train: [{path: " + (f / "small") + ", weight: 1}, {path: " + (f / "large") +
-                          ", weight: 3}]"))
+  CHECK(data_notes(recipe_of_data("train: [{path: " + (f / "small") +
+                                  ", weight: 1}, {path: " + (f / "large") + ", weight: 3}]"))
             .empty());  // 20 draws of 5 samples: four passes
 }
 
@@ -106,7 +107,7 @@ TEST_CASE("a held-out set that ends with its smallest source is named, with what
   write_source(f / "large", 1000);
   write_source(f / "train", 1000);
   const std::string train = "train: [" + (f / "train") + "], eval: ";
-  const auto eval = [&](const std::string& list) { return data_notes(recipe(train + list)); };
+  const auto eval = [&](const std::string& list) { return data_notes(recipe_of_data(train + list)); };
   const auto notes = eval("[" + (f / "small") + ", " + (f / "large") + "]");
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0],
@@ -128,7 +129,7 @@ TEST_CASE("data.temperature: weights follow the tokens of each source, over its 
   // Tokens: 193 + 65 = 258 and 17. Samples of 4 tokens: 48, 16 and 4.
   const std::string train = "train: [{path: " + (f / "large-*") + "}, {path: " + (f / "small") + "}]";
   for (const double temperature : {1.0, 2.0, 100.0}) {
-    Recipe r = recipe(train + ", temperature: " + std::to_string(temperature));
+    Recipe r = recipe_of_data(train + ", temperature: " + std::to_string(temperature));
     resolve_sources(r, true);
     REQUIRE(r.data.train.size() == 3);
     CHECK(r.data.train[0].weight == Approx(0.75));
@@ -136,7 +137,7 @@ TEST_CASE("data.temperature: weights follow the tokens of each source, over its 
     CHECK(r.data.train[2].weight == Approx(std::pow(17.0 / 258.0, 1 / temperature)));
     CHECK(!r.data.temperature);
   }
-  Recipe away = recipe(train + ", temperature: 2");
+  Recipe away = recipe_of_data(train + ", temperature: 2");
   resolve_sources(away, false);
   CHECK(away.data.temperature == 2.0);
 }

@@ -35,7 +35,7 @@ std::vector<std::string> texts_of(const std::string& prefix) {
   return texts;
 }
 
-BuildOptions options_for(const std::string& input, const std::string& output) {
+BuildOptions options_of_small_shards(const std::string& input, const std::string& output) {
   BuildOptions o;
   o.inputs = {input};
   o.output = output;
@@ -114,8 +114,8 @@ TEST_CASE("choice: a build keeps the first of the documents with a text, for any
   std::string bin;
   for (const int workers : {1, 3})
     for (const int64_t chunk : {int64_t{64}, int64_t{1} << 20}) {
-      BuildOptions o =
-          options_for(f / "in", f / ("out-" + std::to_string(workers) + "-" + std::to_string(chunk)));
+      BuildOptions o = options_of_small_shards(
+          f / "in", f / ("out-" + std::to_string(workers) + "-" + std::to_string(chunk)));
       o.workers = workers, o.chunk_bytes = chunk, o.choice.deduplicate = true;
       std::vector<std::string> names;
       o.left_out = [&](const std::string& name, DocumentState state) {
@@ -136,7 +136,7 @@ TEST_CASE("choice: a build keeps the first of the documents with a text, for any
 TEST_CASE("choice: shards repeat no document of an earlier one, whoever builds them", "[data]") {
   TempFolder f;
   const std::vector<std::string> first = write_repeated(f);
-  BuildOptions o = options_for(f / "in", f / "cache");
+  BuildOptions o = options_of_small_shards(f / "in", f / "cache");
   o.choice.deduplicate = true;
   const auto tokenizer = make_byte_tokenizer();
   const std::vector<Shard> shards = shards_of(o, *tokenizer);
@@ -198,7 +198,7 @@ TEST_CASE("choice: documents that share an n-gram with a text of the evaluation 
     if (c.kept) kept.push_back(c.text);
   }
   write_file(f / "in/0.jsonl", lines);
-  BuildOptions o = options_for(f / "in", f / "out");
+  BuildOptions o = options_of_small_shards(f / "in", f / "out");
   o.choice.against = {f / "eval"};
   const BuildResult r = build_dataset(o);
   CHECK(texts_of(o.output) == kept);
@@ -226,7 +226,7 @@ TEST_CASE("choice: a text file longer than a chunk is one document", "[data]") {
   write_file(f / "in/1.txt", text);
   write_file(f / "in/2.txt", text + words(1, 14));
   write_file(f / "eval.txt", words(1, 13));
-  BuildOptions o = options_for(f / "in", f / "out");
+  BuildOptions o = options_of_small_shards(f / "in", f / "out");
   o.chunk_bytes = 64;
   o.choice.deduplicate = true;
   o.choice.against = {f / "eval.txt"};

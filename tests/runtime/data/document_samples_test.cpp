@@ -35,7 +35,7 @@ std::vector<std::vector<int32_t>> random_documents(int64_t count) {
   return documents;
 }
 
-LoaderOptions options_for(const std::string& prefix, SamplePacking packing) {
+LoaderOptions document_options(const std::string& prefix, SamplePacking packing) {
   LoaderOptions o;
   o.sources = {{prefix, 1}};
   o.seq_length = kLength;
@@ -79,7 +79,7 @@ TEST_CASE("packing: an epoch has each token of each document once, and cuts only
   const Places places = places_of(documents);
   for (const SamplePacking packing : {SamplePacking::best_fit, SamplePacking::document}) {
     INFO(to_string(packing));
-    const LoaderOptions o = options_for(f / "a", packing);
+    const LoaderOptions o = document_options(f / "a", packing);
     BatchLoader loader(o, 0);
     const SampleCount count = count_samples(f / "a", kLength, packing);
     REQUIRE(loader.total_samples_per_epoch() == count.samples);
@@ -133,7 +133,7 @@ TEST_CASE("packing: samples of whole documents are the same on any ranks, and fr
   write_dataset(f / "a", random_documents(300));
   write_dataset(f / "b", random_documents(kWindowDocuments + 7));
   for (const SamplePacking packing : {SamplePacking::best_fit, SamplePacking::document}) {
-    LoaderOptions o = options_for(f / "a", packing);
+    LoaderOptions o = document_options(f / "a", packing);
     o.sources.push_back({f / "b", 2});
     std::vector<std::vector<int32_t>> whole;  // tokens, targets and positions of each sample
     const auto read = [&](const LoaderOptions& options, int64_t first, int64_t samples, bool compare) {
@@ -165,7 +165,7 @@ TEST_CASE("packing: samples of whole documents are the same on any ranks, and fr
 TEST_CASE("packing: an evaluation reads whole documents in file order", "[data]") {
   TempFolder f;
   write_dataset(f / "a", {{1, 2, 3}, std::vector<int32_t>(kLength + 1, 4), {5}, {}, {6, 6}});
-  LoaderOptions o = options_for(f / "a", SamplePacking::document);
+  LoaderOptions o = document_options(f / "a", SamplePacking::document);
   o.eval = true;
   BatchLoader loader(o, 0);
   CHECK(loader.eval_samples() == 5);
@@ -181,7 +181,7 @@ TEST_CASE("packing: an evaluation reads whole documents in file order", "[data]"
 TEST_CASE("cli: packing: token files without tokens, and those that a build packed, are refused", "[data]") {
   TempFolder f;
   write_dataset(f / "empty", {{}, {}});
-  CHECK_THAT(error_of([&] { BatchLoader loader(options_for(f / "empty", SamplePacking::best_fit), 0); }),
+  CHECK_THAT(error_of([&] { BatchLoader loader(document_options(f / "empty", SamplePacking::best_fit), 0); }),
              Contains("empty: expected at least 1 token, got an empty token file"));
   write_file(f / "rows.jsonl",
              R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");

@@ -27,14 +27,14 @@ std::vector<int32_t> read_all(const IndexedDataset& d) {
 }
 
 /// A tokenizer of any vocabulary size, for the writer.
-class SizedTokenizer final : public Tokenizer {
+class SizedTokenizer final : public data::Tokenizer {
  public:
   explicit SizedTokenizer(int64_t size) : size_(size) {}
   std::string name() const override { return "sized"; }
   int64_t vocab_size() const override { return size_; }
   int32_t eot() const override { return static_cast<int32_t>(size_ - 1); }
   std::string hash() const override { return "0"; }
-  std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<SizedTokenizer>(size_); }
+  std::unique_ptr<data::Tokenizer> clone() const override { return std::make_unique<SizedTokenizer>(size_); }
   void encode(std::string_view, std::vector<int32_t>&) override {}
   void decode(const int32_t*, int64_t, std::string&, bool) const override {}
   int64_t text_bytes(int32_t) const override { return 0; }

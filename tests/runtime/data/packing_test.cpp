@@ -28,7 +28,7 @@ std::vector<int64_t> uneven_dataset(const std::string& prefix, int64_t tokens) {
   return starts;
 }
 
-LoaderOptions options_for(const std::string& prefix) {
+LoaderOptions packing_options(const std::string& prefix) {
   LoaderOptions o;
   o.sources = {{prefix, 1}};
   o.seq_length = 16;
@@ -64,7 +64,7 @@ TEST_CASE("packing: where documents begin in a range", "[data]") {
 TEST_CASE("packing: a document is seen alone, and its positions begin at 0", "[data]") {
   TempFolder f;
   const std::vector<int64_t> starts = uneven_dataset(f / "a", 2000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = packing_options(f / "a");
   o.packing.attention_mask = o.packing.position_ids = true;
   BatchLoader loader(o, 0);
   Batch batch;
@@ -87,7 +87,7 @@ TEST_CASE("packing: a document is seen alone, and its positions begin at 0", "[d
 TEST_CASE("packing: a sequence shorter than a sample is seen alone, by the mix of its sample", "[data]") {
   TempFolder f;
   const std::vector<int64_t> starts = uneven_dataset(f / "a", 2000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = packing_options(f / "a");
   o.packing.attention_mask = o.packing.position_ids = o.packing.mask_loss = true;
   o.mtp_tokens = 1;
   o.first_sequence = 4;
@@ -129,7 +129,7 @@ TEST_CASE("packing: an end-of-document token ends its document, as in Megatron-L
   std::vector<int32_t> tokens(400);
   for (int i = 0; i < 400; ++i) tokens[i] = i % 7 == 3 ? 99 : i % 7;
   write_dataset(f / "a", {tokens});  // the index knows of one document
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = packing_options(f / "a");
   o.packing.position_ids = true;
   o.packing.eod = 99;
   for (bool mask_loss : {false, true}) {
@@ -153,7 +153,7 @@ TEST_CASE("packing: an end-of-document token ends its document, as in Megatron-L
 TEST_CASE("packing: the parts of context-parallel ranks make the whole batch", "[data]") {
   TempFolder f;
   uneven_dataset(f / "a", 3000);
-  LoaderOptions o = options_for(f / "a");
+  LoaderOptions o = packing_options(f / "a");
   o.packing = {true, true, true, -1};
   BatchLoader whole_loader(o, 0);
   Batch whole, part;

@@ -1,13 +1,11 @@
 #include "tests/runtime/data/support.h"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "base/error.h"
 
@@ -15,26 +13,9 @@ namespace fs = std::filesystem;
 
 namespace ltrain::data::test {
 
-TempFolder::TempFolder() {
-  std::string name = (fs::temp_directory_path() / "ltrain-data-XXXXXX").string();
-  if (!::mkdtemp(name.data())) std::abort();
-  path_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 void write_file(const std::string& path, const std::string& bytes) {
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 std::string error_of(const std::function<void()>& f) {

@@ -5,26 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
+
 namespace ltrain::data::test {
 
 /// A folder that is removed at the end.
-class TempFolder {
+class TempFolder : public ltrain::test::TemporaryFolder {
  public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+  std::string operator/(const std::string& name) const { return path() + "/" + name; }
 };
 
 void write_file(const std::string& path, const std::string& bytes);  ///< makes the folders above it
-std::string read_file(const std::string& path);
+using ltrain::test::read_file;
 
 /// Text of the Error that `f` throws, with "EXITCODE: " before it; "" if it throws none.
 std::string error_of(const std::function<void()>& f);
+
+/// Ranks of a small vocabulary in tiktoken's form.
+inline const std::string kRanks = LTRAIN_SOURCE_DIR "/tests/golden/small.tiktoken";
 
 struct Ran {
   int code;

@@ -9,22 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "base/error.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
 using Catch::Contains;
 
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 ExitCode code_of(const std::string& folder, std::string* text) {
   try {
@@ -43,13 +36,13 @@ TEST_CASE("a folder has one lock, and who is refused changes no byte, and hears 
   const std::string path = folder.path() + "/.lock";
   std::optional<FolderLock> first(std::in_place, folder.path(), "uses this folder");
   CHECK(first->held());
-  const std::string owner = text_of(path);
+  const std::string owner = test::read_file(path);
   CHECK_THAT(owner, Contains(std::to_string(::getpid())));
   const auto written = std::filesystem::last_write_time(path);
   std::string why;
   CHECK(code_of(folder.path(), &why) == ExitCode::storage);
   CHECK_THAT(why, Contains("another run uses this folder (" + owner + ")") && Contains("output_dir"));
-  CHECK(text_of(path) == owner);
+  CHECK(test::read_file(path) == owner);
   CHECK(std::filesystem::last_write_time(path) == written);
   first.reset();
   CHECK(code_of(folder.path(), &why) == ExitCode::done);
@@ -98,7 +91,7 @@ TEST_CASE("a stranger's link is not followed, and what it points to stays as it 
   SECTION("a folder") { std::filesystem::create_directory(path); }
   CHECK(code_of(folder.path(), &why) == ExitCode::storage);
   CHECK_THAT(why, Contains(path));
-  CHECK(text_of(victim) == "precious");
+  CHECK(test::read_file(victim) == "precious");
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/new"));
 }
 

@@ -6,7 +6,7 @@
 
 using namespace ltrain;
 using Catch::Contains;
-using Kind = Failure::Kind;
+using FailureKind = Failure::Kind;
 
 namespace {
 Verdict verdict(const std::vector<Failure>& failures) {
@@ -17,9 +17,10 @@ Verdict verdict(const std::vector<Failure>& failures) {
 }  // namespace
 
 TEST_CASE("a lost connection that is heard of first is still only a consequence") {
-  const Verdict v = verdict({{Kind::error, 0, ExitCode::rank_lost, "lost rank 3", 1},
-                             {Kind::error, 2, ExitCode::rank_lost, "lost rank 0", 2},
-                             {Kind::dead, 3, ExitCode::rank_lost, "was killed by signal 9 (SIGKILL)", 3}});
+  const Verdict v =
+      verdict({{FailureKind::error, 0, ExitCode::rank_lost, "lost rank 3", 1},
+               {FailureKind::error, 2, ExitCode::rank_lost, "lost rank 0", 2},
+               {FailureKind::dead, 3, ExitCode::rank_lost, "was killed by signal 9 (SIGKILL)", 3}});
   CHECK((v.failed && v.rank == 3 && v.code == ExitCode::rank_lost));
   REQUIRE(v.lines.size() == 2);
   CHECK(v.lines[0] == "rank 3 on host b was killed by signal 9 (SIGKILL), in section step 3");
@@ -28,15 +29,15 @@ TEST_CASE("a lost connection that is heard of first is still only a consequence"
 
 TEST_CASE("a plan that does not fit is a code of its own, which asks not to start again") {
   CHECK(exit_code_text(78) == "exit code 78 (needs more memory than there is: do not start again)");
-  const Verdict v = verdict({{Kind::dead, 1, ExitCode::does_not_fit, "ended with 78", 1},
-                             {Kind::error, 0, ExitCode::rank_lost, "lost rank 1", 2}});
+  const Verdict v = verdict({{FailureKind::dead, 1, ExitCode::does_not_fit, "ended with 78", 1},
+                             {FailureKind::error, 0, ExitCode::rank_lost, "lost rank 1", 2}});
   CHECK((v.rank == 1 && v.code == ExitCode::does_not_fit));
 }
 
 TEST_CASE("the first of several causes gives the exit code, equal ones are folded, others listed") {
-  const Verdict v = verdict({{Kind::error, 2, ExitCode::data, "shard 7 is broken", 1},
-                             {Kind::error, 0, ExitCode::data, "shard 7 is broken", 2},
-                             {Kind::error, 1, ExitCode::storage, "disk full", 3}});
+  const Verdict v = verdict({{FailureKind::error, 2, ExitCode::data, "shard 7 is broken", 1},
+                             {FailureKind::error, 0, ExitCode::data, "shard 7 is broken", 2},
+                             {FailureKind::error, 1, ExitCode::storage, "disk full", 3}});
   CHECK((v.rank == 2 && v.code == ExitCode::data));
   CHECK(v.lines[0] == "rank 2 on host b failed, in section step 2: shard 7 is broken");
   CHECK_THAT(v.lines[1], Contains("the same on rank 0 on host a"));
@@ -44,25 +45,26 @@ TEST_CASE("the first of several causes gives the exit code, equal ones are folde
 }
 
 TEST_CASE("an error that was read before is referred to, not said again") {
-  const Verdict v = verdict({{Kind::error, 1, ExitCode::no_progress, "loss nan.\nLower the rate.", 1},
-                             {Kind::error, 0, ExitCode::no_progress, "loss nan.\nLower the rate.", 2}});
+  const Verdict v =
+      verdict({{FailureKind::error, 1, ExitCode::no_progress, "loss nan.\nLower the rate.", 1},
+               {FailureKind::error, 0, ExitCode::no_progress, "loss nan.\nLower the rate.", 2}});
   CHECK(v.lines_after(false) == v.lines);
   CHECK(v.lines[0] == "rank 1 on host a failed, in section step 1: loss nan.\nLower the rate.");
   CHECK(v.lines_after(true)[0] == "rank 1 on host a failed, in section step 1: its error is above");
   CHECK_THAT(v.lines_after(true)[1], Contains("the same on rank 0 on host a"));
   const Verdict killed =
-      verdict({{Kind::dead, 3, ExitCode::rank_lost, "was killed by signal 9 (SIGKILL)", 3}});
+      verdict({{FailureKind::dead, 3, ExitCode::rank_lost, "was killed by signal 9 (SIGKILL)", 3}});
   CHECK(killed.lines_after(true) == killed.lines);
 }
 
 TEST_CASE("a frozen host is one line, not one for each of its ranks") {
-  const Verdict v = verdict({{Kind::silent, 2, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1},
-                             {Kind::silent, 3, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1}});
+  const Verdict v = verdict({{FailureKind::silent, 2, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1},
+                             {FailureKind::silent, 3, ExitCode::rank_lost, "sent no heartbeat for 8 s", 1}});
   REQUIRE(v.lines.size() == 2);
   CHECK_THAT(v.lines[1], Contains("the same on rank 3 on host b"));
 }
 
 TEST_CASE("only lost connections: the first of them is what there is") {
-  const Verdict v = verdict({{Kind::error, 1, ExitCode::rank_lost, "waited 600 s", 1}});
+  const Verdict v = verdict({{FailureKind::error, 1, ExitCode::rank_lost, "waited 600 s", 1}});
   CHECK((v.rank == 1 && v.code == ExitCode::rank_lost && v.lines.size() == 1));
 }

@@ -2,13 +2,13 @@
 // cases, written by scripts/compare/data/compare_sentencepiece.py.
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <fstream>
 #include <random>
 
 #include "base/error.h"
 #include "base/json/json.h"
 #include "runtime/tokenizer/formats/sentencepiece_tokenizer.h"
 #include "tests/runtime/data/support.h"
+#include "tests/runtime/tokenizer/golden_cases.h"
 
 using namespace ltrain;
 using namespace ltrain::data;
@@ -18,30 +18,12 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kFolder = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-const std::vector<std::string> kNames = {"bpe-bytes", "bpe-symbols", "unigram-rules", "unigram-bytes"};
+const std::vector<std::string> kModels = {"bpe-bytes", "bpe-symbols", "unigram-rules", "unigram-bytes"};
 
-std::string golden(const std::string& name) { return read_file(kFolder + name + ".model"); }
+std::string golden_model(const std::string& name) { return read_file(kGoldenTokenizers + name + ".model"); }
 
-std::unique_ptr<Tokenizer> made(const std::string& file) {
+std::unique_ptr<Tokenizer> made_of_model(const std::string& file) {
   return make_sentencepiece_tokenizer(file, "t.model");
-}
-
-std::vector<json> cases_of(const std::string& name) {
-  std::ifstream file(kFolder + name + ".cases.jsonl");
-  std::vector<json> cases;
-  for (std::string line; std::getline(file, line);) cases.push_back(json::parse(line));
-  return cases;
-}
-
-int differences(Tokenizer& t, const std::vector<json>& cases) {
-  int wrong = 0;
-  for (const json& c : cases) {
-    const std::vector<int32_t> ids = t.encode(c["text"].get<std::string>());
-    wrong += ids != c["ids"].get<std::vector<int32_t>>();
-    if (c.contains("decoded")) wrong += t.decode(ids) != c["decoded"].get<std::string>();
-  }
-  return wrong;
 }
 
 // A message of Protocol Buffers. A later field of one number goes before an earlier one, in a message inside
@@ -75,16 +57,16 @@ const std::string kSmall = piece("<unk>", 0, 2) + piece("ab", -1) + piece("bc", 
                            piece("b", -9) + piece("c", -9) + trainer(number(3, 2)) +
                            normalizer(number(3, 0) + number(4, 0));
 
-std::string refusal(const std::string& file) {
-  return error_of([&] { made(file); });
+std::string model_refusal(const std::string& file) {
+  return error_of([&] { made_of_model(file); });
 }
 
 }  // namespace
 
 TEST_CASE("SentencePiece: ids and text of its library", "[data][tokenizer]") {
-  for (const std::string& name : kNames) {
+  for (const std::string& name : kModels) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kFolder + name + ".model");
+    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".model");
     auto cases = cases_of(name);
     REQUIRE(cases.size() >= 150);
     CHECK(differences(*t, cases) == 0);
@@ -100,7 +82,7 @@ TEST_CASE("SentencePiece: ids and text of its library", "[data][tokenizer]") {
 
 TEST_CASE("SentencePiece: each part of a model decides ids", "[data][tokenizer]") {
   const auto changed = [](const std::string& name, const std::string& appended) {
-    const auto t = made(golden(name) + appended), before = made(golden(name));
+    const auto t = made_of_model(golden_model(name) + appended), before = made_of_model(golden_model(name));
     CHECK(t->hash() != before->hash());
     return differences(*t, cases_of(name));
   };
@@ -117,18 +99,18 @@ TEST_CASE("SentencePiece: each part of a model decides ids", "[data][tokenizer]"
 }
 
 TEST_CASE("SentencePiece: merges go by score, the leftmost of equals first", "[data][tokenizer]") {
-  const auto t = made(kSmall);
+  const auto t = made_of_model(kSmall);
   CHECK(t->encode("abc") == std::vector<int32_t>{1, 5});
   CHECK(t->encode("babcb") == std::vector<int32_t>{4, 1, 5, 4});
   CHECK(t->encode("xyabz") == std::vector<int32_t>{0, 1, 0});  // a run of unknown characters is one
   CHECK(t->decode({1, 0, 5}) == "ab \xE2\x81\x87 c");
-  CHECK(made(kSmall + piece("bcz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 5, 0});
+  CHECK(made_of_model(kSmall + piece("bcz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 5, 0});
   // A character without a piece of its own is part of another piece.
-  CHECK(made(kSmall + piece("cz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 6});
+  CHECK(made_of_model(kSmall + piece("cz", -0.5))->encode("abcz") == std::vector<int32_t>{1, 6});
 }
 
 TEST_CASE("SentencePiece: what is damaged or not supported is refused by name", "[data][tokenizer]") {
-  CHECK(refusal(kSmall).empty());
+  CHECK(model_refusal(kSmall).empty());
   for (const auto& [file, text] : std::vector<std::pair<std::string, std::string>>{
            {"", "has no pieces"},
            {kSmall.substr(0, kSmall.size() - 1), "a field is longer than what it is in"},
@@ -159,7 +141,7 @@ TEST_CASE("SentencePiece: what is damaged or not supported is refused by name", 
             "is a tiktoken rank file, not a SentencePiece model; ltrain tokenizer import"},
        }) {
     INFO(text);
-    const std::string said = refusal(file);
+    const std::string said = model_refusal(file);
     CHECK_THAT(said, Contains("65: t.model: ") && Contains(text));
   }
   CHECK_THAT(error_of([] {
@@ -167,24 +149,24 @@ TEST_CASE("SentencePiece: what is damaged or not supported is refused by name", 
              }),
              Contains("64: ") && Contains("eos_token \"<no>\" is no token of t.model"));
   CHECK(make_sentencepiece_tokenizer(kSmall, "t.model", {"", "c"})->eot() == 5);
-  CHECK(made(kSmall)->eot() == -1);  // "</s>" is no control piece of it
+  CHECK(made_of_model(kSmall)->eot() == -1);  // "</s>" is no control piece of it
 }
 
 TEST_CASE("SentencePiece: a folder with a tokenizer.model alone, and with a tokenizer.json beside it",
           "[data][tokenizer]") {
   TempFolder f;
-  write_file(f / "tokenizer.model", golden("bpe-bytes"));
-  CHECK(make_huggingface_tokenizer(f.path())->hash() == made(golden("bpe-bytes"))->hash());
-  write_file(f / "tokenizer.json", read_file(kFolder + "llama3.tokenizer.json"));
+  write_file(f / "tokenizer.model", golden_model("bpe-bytes"));
+  CHECK(make_huggingface_tokenizer(f.path())->hash() == made_of_model(golden_model("bpe-bytes"))->hash());
+  write_file(f / "tokenizer.json", read_file(kGoldenTokenizers + "llama3.tokenizer.json"));
   CHECK(make_huggingface_tokenizer(f.path())->hash() ==
-        make_huggingface_tokenizer(kFolder + "llama3.tokenizer.json")->hash());
+        make_huggingface_tokenizer(kGoldenTokenizers + "llama3.tokenizer.json")->hash());
 }
 
 TEST_CASE("SentencePiece: cutting at a safe place changes no id", "[data][tokenizer]") {
   std::mt19937 rng(3);
-  for (const std::string& name : kNames) {
+  for (const std::string& name : kModels) {
     INFO(name);
-    const auto t = made(golden(name));
+    const auto t = made_of_model(golden_model(name));
     int cuts = 0;
     for (const json& c : cases_of(name)) {
       const std::string text = c["text"].get<std::string>() + " the end,  of " + c["text"].get<std::string>();
@@ -203,8 +185,8 @@ TEST_CASE("SentencePiece: cutting at a safe place changes no id", "[data][tokeni
 
 TEST_CASE("SentencePiece: any bytes are encoded, and long texts too", "[data][tokenizer]") {
   std::mt19937 rng(4);
-  for (const std::string& name : kNames) {
-    const auto t = made(golden(name));
+  for (const std::string& name : kModels) {
+    const auto t = made_of_model(golden_model(name));
     for (int i = 0; i < 1000; ++i) {
       std::string noise(rng() % 60, '\0');
       for (char& c : noise) c = static_cast<char>(rng() % 3 ? rng() : "ab \n\xc3"[rng() % 5]);
@@ -214,7 +196,7 @@ TEST_CASE("SentencePiece: any bytes are encoded, and long texts too", "[data][to
     }
   }
   // Sums of scores go far beyond what single precision can add a word to.
-  const auto t = made(golden("unigram-bytes"));
+  const auto t = made_of_model(golden_model("unigram-bytes"));
   const std::string part = "the end, Of zz\n";
   std::string text;
   for (int i = 0; i < 40000; ++i) text += part;
@@ -227,7 +209,7 @@ TEST_CASE("SentencePiece: random damage is an error or harmless", "[data][tokeni
   std::mt19937 rng(5);
   int refused = 0, taken = 0;
   for (int round = 0; round < 2000; ++round) {
-    std::string file = golden(kNames[static_cast<size_t>(round) % kNames.size()]);
+    std::string file = golden_model(kModels[static_cast<size_t>(round) % kModels.size()]);
     // The pieces are most of the file; trainer and normalizer are behind them.
     const size_t from = rng() % 2 ? 0 : file.size() - std::min<size_t>(file.size(), 2600);
     for (int k = 1 + static_cast<int>(rng() % 3); k > 0; --k) {
@@ -238,7 +220,7 @@ TEST_CASE("SentencePiece: random damage is an error or harmless", "[data][tokeni
         file[at] = static_cast<char>(rng());
     }
     try {
-      const auto t = made(file);
+      const auto t = made_of_model(file);
       t->decode(t->encode("the other\u00e9 <sep> abc  aaaa ½ 1111 \xff<s>Ａ…\u3000\t"));
       ++taken;
     } catch (const Error& e) {
@@ -267,7 +249,7 @@ TEST_CASE("SentencePiece: random pieces and flags are an error, or give ids for 
     file += trainer(number(3, 1 + rng() % 2)) +
             normalizer(number(3, rng() % 2) + number(4, rng() % 2) + number(5, rng() % 2));
     try {
-      const auto t = made(file);
+      const auto t = made_of_model(file);
       ++taken;
       for (int k = 0; k < 5; ++k) {
         const std::string text = noise(40);
@@ -291,7 +273,7 @@ TEST_CASE("SentencePiece: a hostile table of characters costs bounded memory and
     std::vector<uint32_t> units(1 + rng() % 600);
     for (uint32_t& u : units)
       u = rng() % 2 ? static_cast<uint32_t>(rng()) : (rng() % 600) << 10 | (rng() % 2) << 8 | (rng() % 256);
-    const auto t = made(kSmall + normalizer(bytes(2, charsmap(units, std::string("xyz\0", 4)))));
+    const auto t = made_of_model(kSmall + normalizer(bytes(2, charsmap(units, std::string("xyz\0", 4)))));
     t->encode("the other  abc \xff\xe2\x96\x81 123");
   }
   // 'a' (97) becomes a thousand others: root 0 -> 97, whose value is at 353.
@@ -300,7 +282,7 @@ TEST_CASE("SentencePiece: a hostile table of characters costs bounded memory and
   units[97] = 256u << 10 | 1u << 8 | 97;
   units[97 ^ 256] = 0;
   const std::string file = kSmall + normalizer(bytes(2, charsmap(units, std::string(1000, 'b') + '\0')));
-  CHECK(made(file)->encode("a") == std::vector<int32_t>(1000, 4));
-  CHECK_THAT(error_of([&] { made(file)->encode(std::string(10000, 'a')); }),
+  CHECK(made_of_model(file)->encode("a") == std::vector<int32_t>(1000, 4));
+  CHECK_THAT(error_of([&] { made_of_model(file)->encode(std::string(10000, 'a')); }),
              Contains("65: the normalizer makes more than 705536 bytes of a text of 10000"));
 }

@@ -16,10 +16,10 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kFile = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/small-tekken.json";
+const std::string kTekken = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/small-tekken.json";
 
-std::string refusal(const std::function<void(json&)>& change) {
-  json j = json::parse(read_file(kFile));
+std::string tekken_refusal(const std::function<void(json&)>& change) {
+  json j = json::parse(read_file(kTekken));
   change(j);
   return error_of([&] { read_tekken(j.dump(), "t.json"); });
 }
@@ -27,7 +27,7 @@ std::string refusal(const std::function<void(json&)>& change) {
 }  // namespace
 
 TEST_CASE("tekken.json: ids and text of mistral-common", "[data][tokenizer]") {
-  const auto t = make_huggingface_tokenizer(kFile);
+  const auto t = make_huggingface_tokenizer(kTekken);
   std::ifstream file(LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/small-tekken.cases.jsonl");
   int cases = 0, wrong = 0, shifted = 0;
   for (std::string line; std::getline(file, line); ++cases) {
@@ -54,7 +54,7 @@ TEST_CASE("tekken.json: ids and text of mistral-common", "[data][tokenizer]") {
   CHECK(t->text_bytes(2) == 0);
   CHECK(t->text_bytes(30 + 'a') == 1);
   CHECK(t->before_text() == std::vector<int32_t>{1});
-  const json j = json::parse(read_file(kFile));
+  const json j = json::parse(read_file(kTekken));
   CHECK(t->vocab_size() == j["config"]["default_vocab_size"]);
   // A cut between words changes no id.
   const std::string text = "the first, the second  and then 12 more";
@@ -67,8 +67,8 @@ TEST_CASE("tekken.json: ids and text of mistral-common", "[data][tokenizer]") {
 }
 
 TEST_CASE("tekken.json: its own special tokens, and what is damaged or not known", "[data][tokenizer]") {
-  CHECK(refusal([](json&) {}).empty());
-  json own = json::parse(read_file(kFile));
+  CHECK(tekken_refusal([](json&) {}).empty());
+  json own = json::parse(read_file(kTekken));
   own["special_tokens"] = {{{"rank", 0}, {"token_str", "<s>"}, {"is_control", true}},
                            {{"rank", 1}, {"token_str", "[X]"}, {"is_control", false}}};
   own["image"] = {{"image_patch_size", 16}};
@@ -77,22 +77,23 @@ TEST_CASE("tekken.json: its own special tokens, and what is damaged or not known
   CHECK(t.find("<SPECIAL_2>") == 2);
   CHECK(t.bos() == 0);
   CHECK(t.eot() == -1);
-  CHECK_THAT(refusal([](json& j) { j["surprise"] = 1; }), Contains("key \"surprise\": not known"));
-  CHECK_THAT(refusal([](json& j) { j["config"]["surprise"] = 1; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["surprise"] = 1; }), Contains("key \"surprise\": not known"));
+  CHECK_THAT(tekken_refusal([](json& j) { j["config"]["surprise"] = 1; }),
              Contains("t.json.config: key \"surprise\""));
-  CHECK_THAT(refusal([](json& j) { j["config"].erase("pattern"); }), Contains("pattern"));
-  CHECK_THAT(refusal([](json& j) { j["config"]["default_vocab_size"] = 100; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["config"].erase("pattern"); }), Contains("pattern"));
+  CHECK_THAT(tekken_refusal([](json& j) { j["config"]["default_vocab_size"] = 100; }),
              Contains("default_vocab_size"));
-  CHECK_THAT(refusal([](json& j) { j["config"]["default_vocab_size"] = 100000; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["config"]["default_vocab_size"] = 100000; }),
              Contains("expected at least the 99970 that config.default_vocab_size leaves"));
-  CHECK_THAT(refusal([](json& j) { j["config"]["default_num_special_tokens"] = 3; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["config"]["default_num_special_tokens"] = 3; }),
              Contains("20 special tokens"));
-  CHECK_THAT(refusal([](json& j) { j["vocab"][270]["rank"] = 271; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["vocab"][270]["rank"] = 271; }),
              Contains("t.json.vocab[270].rank: 271"));
-  CHECK_THAT(refusal([](json& j) { j["vocab"][270]["token_bytes"] = "!"; }), Contains("is not base64"));
-  CHECK_THAT(refusal([](json& j) { j["vocab"][3]["token_bytes"] = j["vocab"][4]["token_bytes"]; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["vocab"][270]["token_bytes"] = "!"; }),
+             Contains("is not base64"));
+  CHECK_THAT(tekken_refusal([](json& j) { j["vocab"][3]["token_bytes"] = j["vocab"][4]["token_bytes"]; }),
              Contains("t.json.vocab[3].token_bytes: expected the byte 3 alone"));
-  CHECK_THAT(refusal([](json& j) { j["vocab"][270]["token_bytes"] = j["vocab"][271]["token_bytes"]; }),
+  CHECK_THAT(tekken_refusal([](json& j) { j["vocab"][270]["token_bytes"] = j["vocab"][271]["token_bytes"]; }),
              Contains("t.json.vocab[271].token_bytes: the token of another rank again"));
-  CHECK_THAT(refusal([](json& j) { j["vocab"].erase(270); }), Contains("t.json.vocab[270].rank"));
+  CHECK_THAT(tekken_refusal([](json& j) { j["vocab"].erase(270); }), Contains("t.json.vocab[270].rank"));
 }

@@ -1,5 +1,4 @@
 #include <catch2/catch.hpp>
-#include <fstream>
 #include <random>
 
 #include "base/error.h"
@@ -8,6 +7,7 @@
 #include "runtime/tokenizer/formats/tokenizer_json.h"
 #include "runtime/tokenizer/regex.h"
 #include "tests/runtime/data/support.h"
+#include "tests/runtime/tokenizer/golden_cases.h"
 
 using namespace ltrain;
 using namespace ltrain::data;
@@ -17,36 +17,20 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kFolder = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-const std::vector<std::string> kNames = {"gpt2",   "llama3",          "qwen2",       "lowercase-added",
+const std::vector<std::string> kFiles = {"gpt2",   "llama3",          "qwen2",       "lowercase-added",
                                          "llama2", "metaspace-first", "added-inside"};
 
-json golden(const std::string& name) { return json::parse(read_file(kFolder + name + ".tokenizer.json")); }
+json golden_json(const std::string& name) {
+  return json::parse(read_file(kGoldenTokenizers + name + ".tokenizer.json"));
+}
 
-std::unique_ptr<Tokenizer> made(const json& j) {
+std::unique_ptr<Tokenizer> made_of_json(const json& j) {
   return std::make_unique<HuggingfaceTokenizer>(read_tokenizer_json(j.dump(), "t.json"));
 }
 
-std::vector<json> cases_of(const std::string& name) {
-  std::ifstream file(kFolder + name + ".cases.jsonl");
-  std::vector<json> cases;
-  for (std::string line; std::getline(file, line);) cases.push_back(json::parse(line));
-  return cases;
-}
-
-int differences(Tokenizer& t, const std::vector<json>& cases) {
-  int wrong = 0;
-  for (const json& c : cases) {
-    const std::vector<int32_t> ids = t.encode(c["text"].get<std::string>());
-    wrong += ids != c["ids"].get<std::vector<int32_t>>();
-    if (c.contains("decoded")) wrong += t.decode(ids) != c["decoded"].get<std::string>();
-  }
-  return wrong;
-}
-
 /// Error text for llama3's file after `change`.
-std::string refusal(const std::function<void(json&)>& change, const std::string& name = "llama3") {
-  json j = golden(name);
+std::string json_refusal(const std::function<void(json&)>& change, const std::string& name = "llama3") {
+  json j = golden_json(name);
   change(j);
   return error_of([&] { read_tokenizer_json(j.dump(), "t.json"); });
 }
@@ -54,9 +38,9 @@ std::string refusal(const std::function<void(json&)>& change, const std::string&
 }  // namespace
 
 TEST_CASE("tokenizer.json: ids and text of Hugging Face's tokenizers", "[data][tokenizer]") {
-  for (const std::string& name : kNames) {
+  for (const std::string& name : kFiles) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kFolder + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
     auto cases = cases_of(name);
     REQUIRE(cases.size() >= 150);
     CHECK(differences(*t, cases) == 0);
@@ -71,7 +55,7 @@ TEST_CASE("tokenizer.json: special tokens in text as text, as Hugging Face's tok
           "[data][tokenizer]") {
   for (const std::string name : {"llama3", "lowercase-added", "added-inside"}) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kFolder + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
     const auto split_cases = cases_of(name + ".split"), cases = cases_of(name);
     REQUIRE(split_cases.size() >= 150);
     CHECK(differences(*t, split_cases) > 10);  // the default finds special tokens
@@ -86,10 +70,10 @@ TEST_CASE("tokenizer.json: special tokens in text as text, as Hugging Face's tok
 
 TEST_CASE("tokenizer.json: each part of it decides ids", "[data][tokenizer]") {
   const auto changed = [](const std::string& name, const std::function<void(json&)>& change) {
-    json j = golden(name);
+    json j = golden_json(name);
     change(j);
-    CHECK(made(j)->hash() != made(golden(name))->hash());
-    return differences(*made(j), cases_of(name));
+    CHECK(made_of_json(j)->hash() != made_of_json(golden_json(name))->hash());
+    return differences(*made_of_json(j), cases_of(name));
   };
   CHECK(changed("qwen2", [](json& j) { j["normalizer"] = nullptr; }) > 0);
   CHECK(changed("llama3", [](json& j) { j["model"]["ignore_merges"] = false; }) > 0);
@@ -107,46 +91,55 @@ TEST_CASE("tokenizer.json: each part of it decides ids", "[data][tokenizer]") {
 }
 
 TEST_CASE("tokenizer.json: what is not supported is refused by name", "[data][tokenizer]") {
-  CHECK(refusal([](json&) {}).empty());
-  CHECK_THAT(refusal([](json& j) { j["model"]["type"] = "Unigram"; }),
+  CHECK(json_refusal([](json&) {}).empty());
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["type"] = "Unigram"; }),
              Contains("65: t.json.model: type \"Unigram\" is not supported; models of type BPE are"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["dropout"] = 0.1; }), Contains("t.json.model.dropout: 0.1"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }),
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["dropout"] = 0.1; }),
+             Contains("t.json.model.dropout: 0.1"));
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }),
              Contains("end_of_word_suffix"));
-  CHECK_THAT(refusal([](json& j) { j["truncation"] = {{"max_length", 8}}; }), Contains("t.json.truncation"));
-  CHECK_THAT(refusal([](json& j) { j["surprise"] = 1; }), Contains("key \"surprise\": not known"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["surprise"] = 1; }),
+  CHECK_THAT(json_refusal([](json& j) {
+               j["truncation"] = {{"max_length", 8}};
+             }),
+             Contains("t.json.truncation"));
+  CHECK_THAT(json_refusal([](json& j) { j["surprise"] = 1; }), Contains("key \"surprise\": not known"));
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["surprise"] = 1; }),
              Contains("t.json.model: key \"surprise\""));
-  CHECK_THAT(refusal([](json& j) {
+  CHECK_THAT(json_refusal([](json& j) {
                j["normalizer"] = {{"type", "BertNormalizer"}};
              }),
              Contains("t.json.normalizer: type \"BertNormalizer\""));
-  CHECK_THAT(refusal([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\b"; }),
-             Contains("pretokenizers[0]: the pattern \"a\\b\": \"\\b\" at byte 1"));
-  CHECK_THAT(refusal([](json& j) {
+  CHECK_THAT(
+      json_refusal([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\b"; }),
+      Contains("pretokenizers[0]: the pattern \"a\\b\": \"\\b\" at byte 1"));
+  CHECK_THAT(json_refusal([](json& j) {
                j["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
              }),
              Contains("pretokenizers[2]: Digits after ByteLevel"));
-  CHECK_THAT(refusal([](json& j) {
+  CHECK_THAT(json_refusal([](json& j) {
                j["model"]["merges"].push_back({"q", "zzz"});
              }),
              Contains("\"zzz\" is not in"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["vocab"]["new"] = 7; }), Contains("id 7 again"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["vocab"]["new"] = 1 << 30; }), Contains("not an id from 0 to"));
-  CHECK_THAT(refusal([](json& j) { j["model"]["vocab"].erase("\u0100"); }),
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["vocab"]["new"] = 7; }), Contains("id 7 again"));
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["vocab"]["new"] = 1 << 30; }),
+             Contains("not an id from 0 to"));
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["vocab"].erase("\u0100"); }),
              Contains("no token is the byte 0"));
-  CHECK_THAT(
-      refusal([](json& j) { j["model"]["byte_fallback"] = false, j["model"].erase("unk_token"); }, "llama2"),
-      Contains("characters without a token would be lost"));
-  CHECK_THAT(refusal([](json& j) { j["added_tokens"][0]["id"] = 90000; }),
+  CHECK_THAT(json_refusal([](json& j) { j["model"]["byte_fallback"] = false, j["model"].erase("unk_token"); },
+                          "llama2"),
+             Contains("characters without a token would be lost"));
+  CHECK_THAT(json_refusal([](json& j) { j["added_tokens"][0]["id"] = 90000; }),
              Contains("ids of added tokens follow"));
-  CHECK_THAT(refusal([](json& j) { j["added_tokens"][1]["content"] = j["added_tokens"][0]["content"]; }),
+  CHECK_THAT(json_refusal([](json& j) { j["added_tokens"][1]["content"] = j["added_tokens"][0]["content"]; }),
              Contains("again; t.json.added_tokens[0] has it"));
-  CHECK_THAT(refusal([](json& j) {
+  CHECK_THAT(json_refusal([](json& j) {
                j["post_processor"] = {{"type", "Other"}};
              }),
              Contains("t.json.post_processor"));
-  CHECK_THAT(refusal([](json& j) { j["decoder"] = {{"type", "WordPiece"}}; }), Contains("t.json.decoder"));
+  CHECK_THAT(json_refusal([](json& j) {
+               j["decoder"] = {{"type", "WordPiece"}};
+             }),
+             Contains("t.json.decoder"));
   CHECK_THAT(error_of([] { read_tokenizer_json("{", "t.json"); }), Contains("65: t.json: not JSON"));
   CHECK_THAT(error_of([] { make_huggingface_tokenizer("/nowhere"); }),
              Contains("/nowhere: cannot be opened"));
@@ -154,7 +147,7 @@ TEST_CASE("tokenizer.json: what is not supported is refused by name", "[data][to
 
 TEST_CASE("tokenizer.json: tokens around a text and at the end of documents", "[data][tokenizer]") {
   TempFolder f;
-  write_file(f / "tokenizer.json", read_file(kFolder + "llama3.tokenizer.json"));
+  write_file(f / "tokenizer.json", read_file(kGoldenTokenizers + "llama3.tokenizer.json"));
   const auto bare = make_huggingface_tokenizer(f.path());
   CHECK(bare->eot() == -1);
   CHECK(bare->bos() == -1);
@@ -183,9 +176,9 @@ TEST_CASE("tokenizer.json: tokens around a text and at the end of documents", "[
 
 TEST_CASE("tokenizer.json: cutting at a safe place changes no id", "[data][tokenizer]") {
   std::mt19937 rng(3);
-  for (const std::string& name : kNames) {
+  for (const std::string& name : kFiles) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kFolder + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
     int cuts = 0;
     for (const json& c : cases_of(name)) {
       const std::string text = c["text"].get<std::string>() + " the end,  of " + c["text"].get<std::string>();
@@ -198,14 +191,14 @@ TEST_CASE("tokenizer.json: cutting at a safe place changes no id", "[data][token
       ++cuts;
     }
     // A token that takes spaces with it, a Prepend: no place is safe.
-    const json j = golden(name);
+    const json j = golden_json(name);
     CHECK((cuts > 50) == (name != "llama2" && j.dump().find("\"rstrip\":true") == std::string::npos));
   }
 }
 
 TEST_CASE("tokenizer.json: any bytes are encoded, and come back from bytes", "[data][tokenizer]") {
-  const auto t = make_huggingface_tokenizer(kFolder + "llama3.tokenizer.json");
-  const auto sp = make_huggingface_tokenizer(kFolder + "llama2.tokenizer.json");
+  const auto t = make_huggingface_tokenizer(kGoldenTokenizers + "llama3.tokenizer.json");
+  const auto sp = make_huggingface_tokenizer(kGoldenTokenizers + "llama2.tokenizer.json");
   std::mt19937 rng(4);
   for (int i = 0; i < 2000; ++i) {
     std::string noise(rng() % 60, '\0');
@@ -219,7 +212,7 @@ TEST_CASE("tokenizer.json: random damage is an error or harmless", "[data][token
   std::mt19937 rng(5);
   int refused = 0;
   for (int round = 0; round < 600; ++round) {
-    std::string text = golden(kNames[round % kNames.size()]).dump();
+    std::string text = golden_json(kFiles[round % kFiles.size()]).dump();
     // The vocabulary is most of the file; the rest is where the damage is to be.
     const size_t from = rng() % 2 ? 0 : text.find("\"normalizer\"");
     for (int k = 1 + static_cast<int>(rng() % 3); k > 0; --k) {

@@ -19,7 +19,7 @@ using namespace ltrain::records::test;
 
 namespace {
 
-Bytes bytes_of(const std::string& s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
+Bytes view_of(const std::string& s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
 
 /// The text compressed; "" for the codec none.
 std::string compressed(Codec codec, const std::string& text) {
@@ -80,7 +80,7 @@ std::string text_of(size_t bytes) {
 
 std::string decompressed(Codec codec, const std::string& in, size_t size) {
   std::string out(size, '?');
-  decompress(codec, bytes_of(in), {reinterpret_cast<uint8_t*>(out.data()), out.size()}, "x");
+  decompress(codec, view_of(in), {reinterpret_cast<uint8_t*>(out.data()), out.size()}, "x");
   return out;
 }
 
@@ -124,9 +124,9 @@ TEST_CASE("Parquet's old LZ4 is a Hadoop block, a frame, or one raw block") {
 TEST_CASE("a size that compressed data cannot have is refused before memory is taken") {
   Buffer buffer;
   const std::string in = compressed(Codec::snappy, text_of(100));
-  CHECK_THROWS_WITH(decompress_to(buffer, Codec::snappy, bytes_of(in), 1'000'000, "x"),
+  CHECK_THROWS_WITH(decompress_to(buffer, Codec::snappy, view_of(in), 1'000'000, "x"),
                     Catch::EndsWith("cannot give the 1000000 bytes that the file says"));
-  CHECK_THROWS_WITH(decompress_to(buffer, Codec::brotli, bytes_of(in), (int64_t{1} << 30) + 1, "x"),
+  CHECK_THROWS_WITH(decompress_to(buffer, Codec::brotli, view_of(in), (int64_t{1} << 30) + 1, "x"),
                     "x: expected at most 1073741824 bytes after decompression, got 1073741825");
   CHECK(buffer.bytes().empty());
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash/crc32c.h"
+#include "tests/runtime/records/golden_path.h"
 #include "tests/runtime/records/record_files_support.h"
 #include "tests/support/mutations.h"
 
@@ -27,7 +28,7 @@ struct Seed {
   void (*repair)(std::string&) = nullptr;  ///< makes checksums right again, so that what they cover is read
 };
 
-std::string decompressed(const std::string& path) {
+std::string decompressed_file(const std::string& path) {
   const auto file = std::make_shared<data::InputFile>(path);
   return beginning(file, path, compression_of(read_file(path).substr(0, 4)), 1 << 20);
 }
@@ -61,34 +62,34 @@ std::vector<Seed> seeds() {
   std::vector<int32_t> header(256);
   header[0] = 20240520, header[1] = 1, header[2] = 9;
   const std::string tokens = bytes_of(std::vector<uint16_t>{50256, 1, 2, 50256, 3, 4, 50256, 5, 6});
-  return {{"mds", read_file(golden("shard.mds"))},
-          {"mds", read_file(golden("shard.mds.zstd"))},
-          {"tfrecord", read_file(golden("examples.tfrecord")), repair_tfrecord},
-          {"tar", read_file(golden("samples.tar.gz"))},
-          {"tar", decompressed(golden("samples.tar.gz")), repair_tar},
-          {"arrow", read_file(golden("stream.arrow"))},
-          {"arrow", read_file(golden("file-lz4.arrow"))},
-          {"arrow", read_file(golden("types-stream.arrow"))},
-          {"arrow", read_file(golden("views-stream.arrow"))},
-          {"arrow", read_file(golden("views-file-zstd.arrow"))},
-          {"parquet", read_file(golden("v1-plain-none.parquet"))},
-          {"parquet", read_file(golden("v1-dictionary-snappy.parquet"))},
-          {"parquet", read_file(golden("v1-small-dictionary-lz4.parquet"))},
-          {"parquet", read_file(golden("v2-delta-zstd.parquet"))},
-          {"parquet", read_file(golden("v2-split-gzip.parquet"))},
-          {"parquet", read_file(golden("types-brotli.parquet"))},
+  return {{"mds", read_file(golden_path("shard.mds"))},
+          {"mds", read_file(golden_path("shard.mds.zstd"))},
+          {"tfrecord", read_file(golden_path("examples.tfrecord")), repair_tfrecord},
+          {"tar", read_file(golden_path("samples.tar.gz"))},
+          {"tar", decompressed_file(golden_path("samples.tar.gz")), repair_tar},
+          {"arrow", read_file(golden_path("stream.arrow"))},
+          {"arrow", read_file(golden_path("file-lz4.arrow"))},
+          {"arrow", read_file(golden_path("types-stream.arrow"))},
+          {"arrow", read_file(golden_path("views-stream.arrow"))},
+          {"arrow", read_file(golden_path("views-file-zstd.arrow"))},
+          {"parquet", read_file(golden_path("v1-plain-none.parquet"))},
+          {"parquet", read_file(golden_path("v1-dictionary-snappy.parquet"))},
+          {"parquet", read_file(golden_path("v1-small-dictionary-lz4.parquet"))},
+          {"parquet", read_file(golden_path("v2-delta-zstd.parquet"))},
+          {"parquet", read_file(golden_path("v2-split-gzip.parquet"))},
+          {"parquet", read_file(golden_path("types-brotli.parquet"))},
           {"csv", "lang,text\r\nen,plain\n\nde,\"two\nlines, \"\"quoted\"\"\"\nfr\nit,\n"},
           {"llmc", bytes_of(header) + tokens},
           {"nanogpt", tokens}};
 }
 
-struct Outcomes {
+struct MutantCounts {
   int64_t refused = 0, read = 0;
 };
 
 /// Reads a file to its end: whole records, or one field.
 void read_mutant(const Format& format, const std::string& path, const std::string& bytes, bool whole,
-                 Outcomes& out) {
+                 MutantCounts& out) {
   write_file(path, bytes);
   const auto opened = std::make_shared<data::InputFile>(path);
   Selection selection{{}, whole};
@@ -109,14 +110,14 @@ TEST_CASE("records: mutated files end in records or in an error, never otherwise
   const std::vector<Seed> all = seeds();
   const int64_t each = ltrain::test::fuzz_executions(7600) / static_cast<int64_t>(all.size());
   TempFolder f;
-  Outcomes sum;
+  MutantCounts sum;
   for (size_t i = 0; i < all.size(); ++i) {
     const Seed& seed = all[i];
     INFO(seed.format << ", seed " << i);
     const Format* format = format_named(seed.format);
     REQUIRE(format);
     Random random = ltrain::test::fuzz_random(7 + i);
-    Outcomes out;
+    MutantCounts out;
     for (int64_t k = 0; k < each; ++k) {
       std::string mutant = mutated(seed.bytes, random);
       if (seed.repair && k % 2) seed.repair(mutant);

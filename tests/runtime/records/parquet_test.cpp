@@ -5,6 +5,7 @@
 
 #include "runtime/records/encodings/json_value.h"
 #include "runtime/records/parquet_schema.h"
+#include "tests/runtime/records/golden_path.h"
 #include "tests/runtime/records/support.h"
 
 using namespace ltrain;
@@ -13,16 +14,14 @@ using namespace ltrain::records::test;
 
 namespace {
 
-const std::string kFolder = LTRAIN_SOURCE_DIR "/tests/golden/records/";
+std::string golden_parquet(const std::string& name) { return read_file(golden_path(name + ".parquet")); }
 
-std::string golden(const std::string& name) { return read_file(kFolder + name + ".parquet"); }
-
-std::unique_ptr<RecordSource> open_golden(const std::string& name, const Selection& selection) {
-  return open_parquet(std::make_shared<data::InputFile>(kFolder + name), name, selection);
+std::unique_ptr<RecordSource> open_golden_parquet(const std::string& name, const Selection& selection) {
+  return open_parquet(std::make_shared<data::InputFile>(golden_path(name)), name, selection);
 }
 
 /// The error of reading all records of `bytes`.
-std::string refused(const std::string& bytes, const Selection& selection = as_json()) {
+std::string parquet_refused(const std::string& bytes, const Selection& selection = as_json()) {
   MemoryFile file;
   return error_of([&] { read_all(*open_parquet(file.with(bytes), "x.parquet", selection)); });
 }
@@ -49,7 +48,7 @@ TEST_CASE(
     "Parquet records as JSON equal those that pyarrow reads, for each encoding, codec and page version") {
   for (const auto& [name, rows] : golden_files(".parquet")) {
     INFO(name);
-    const auto records = read_all(*open_golden(name, as_json()));
+    const auto records = read_all(*open_golden_parquet(name, as_json()));
     REQUIRE(records.size() == rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
       CHECK(json::parse(records[i].text) == rows[i]);
@@ -62,8 +61,8 @@ TEST_CASE("Parquet text and tokens of one field keep null and empty values apart
   for (const auto& [name, rows] : golden_files(".parquet")) {
     if (!rows[0].contains("tokens")) continue;
     INFO(name);
-    const auto texts = read_all(*open_golden(name, field("text")));
-    const auto lists = read_all(*open_golden(name, field("tokens")));
+    const auto texts = read_all(*open_golden_parquet(name, field("text")));
+    const auto lists = read_all(*open_golden_parquet(name, field("tokens")));
     REQUIRE(texts.size() == rows.size());
     REQUIRE(lists.size() == rows.size());
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -78,8 +77,8 @@ TEST_CASE("Parquet text and tokens of one field keep null and empty values apart
 }
 
 TEST_CASE("a Parquet source tells position, progress and schema") {
-  const auto source = open_golden("v2-delta-zstd.parquet", field("text"));
-  const int64_t size = static_cast<int64_t>(golden("v2-delta-zstd").size());
+  const auto source = open_golden_parquet("v2-delta-zstd.parquet", field("text"));
+  const int64_t size = static_cast<int64_t>(golden_parquet("v2-delta-zstd").size());
   CHECK(source->consumed() == 0);
   Record record;
   for (int i = 0; i < 30; ++i) REQUIRE(source->next(record));
@@ -88,7 +87,7 @@ TEST_CASE("a Parquet source tells position, progress and schema") {
   read_all(*source);
   CHECK(source->consumed() == size);
   const FileSchema schema = parquet_schema(
-      std::make_shared<data::InputFile>(kFolder + "v2-delta-zstd.parquet"), "v2-delta-zstd.parquet");
+      std::make_shared<data::InputFile>(golden_path("v2-delta-zstd.parquet")), "v2-delta-zstd.parquet");
   CHECK(schema.rows == 40);
   REQUIRE(schema.fields.size() == 4);
   CHECK(schema.fields[1].type == "list<int32>");
@@ -96,12 +95,12 @@ TEST_CASE("a Parquet source tells position, progress and schema") {
 }
 
 TEST_CASE("Parquet fields that are missing, twice or of another type are refused with what the file has") {
-  CHECK(error_of([] { open_golden("v1-plain-none.parquet", field("texts")); }) ==
+  CHECK(error_of([] { open_golden_parquet("v1-plain-none.parquet", field("texts")); }) ==
         "65: v1-plain-none.parquet: no field \"texts\"; the fields are text (string), tokens (list<int32>), "
         "score "
         "(float64), messages (list<struct<role: string, content: string>>); the nearest is \"text\". Name "
         "one with --field, in a recipe: text");
-  CHECK(error_of([] { open_golden("v1-plain-none.parquet", field("score")); }) ==
+  CHECK(error_of([] { open_golden_parquet("v1-plain-none.parquet", field("score")); }) ==
         "65: v1-plain-none.parquet: field \"score\" has the type float64; expected string or binary for "
         "text, or a list of "
         "integers for tokens");
@@ -111,39 +110,39 @@ TEST_CASE("Parquet fields that are missing, twice or of another type are refused
 }
 
 TEST_CASE("Parquet files that are cut, encrypted or something else are refused") {
-  const std::string good = golden("v1-plain-none");
-  CHECK(refused("PAR1") == "65: x.parquet: 4 bytes are too short for a Parquet file");
-  CHECK(refused(good.substr(0, good.size() - 1)) ==
+  const std::string good = golden_parquet("v1-plain-none");
+  CHECK(parquet_refused("PAR1") == "65: x.parquet: 4 bytes are too short for a Parquet file");
+  CHECK(parquet_refused(good.substr(0, good.size() - 1)) ==
         "65: x.parquet: the file does not end with PAR1: a Parquet file that is incomplete or damaged");
-  CHECK(refused("x" + good.substr(1)) ==
+  CHECK(parquet_refused("x" + good.substr(1)) ==
         "65: x.parquet: the file does not start with PAR1: not a Parquet file");
-  CHECK(refused(good.substr(0, good.size() - 4) + "PARE") ==
+  CHECK(parquet_refused(good.substr(0, good.size() - 4) + "PARE") ==
         "65: x.parquet: the footer is encrypted; write the file without encryption");
   const std::string long_footer = good.substr(0, good.size() - 8) + std::string("\xff\xff\x00\x00PAR1", 8);
-  CHECK(refused(long_footer) ==
+  CHECK(parquet_refused(long_footer) ==
         fmt::format("65: x.parquet: the footer has 65535 bytes, expected at most {}", good.size() - 12));
 }
 
 TEST_CASE("a changed byte in a Parquet page with a checksum is found, and names row group and column") {
-  std::string bytes = golden("v1-dictionary-snappy");
+  std::string bytes = golden_parquet("v1-dictionary-snappy");
   const size_t at = bytes.find("prefix/one");
   REQUIRE(at != std::string::npos);
   bytes[at] ^= 1;
-  const std::string error = refused(bytes, field("text"));
+  const std::string error = parquet_refused(bytes, field("text"));
   CHECK_THAT(error, Catch::StartsWith(
                         "65: x.parquet: row group 0, column text, page at byte 4: the page's checksum is"));
-  CHECK(refused(bytes, field("tokens")).empty());
+  CHECK(parquet_refused(bytes, field("tokens")).empty());
 }
 
 TEST_CASE("a Parquet page of version 2 that is said to be uncompressed is read, as old pyarrow wrote it") {
-  std::string bytes = golden("v2-split-gzip");
+  std::string bytes = golden_parquet("v2-split-gzip");
   // 3 bytes of definition levels, 0 of repetition levels, compressed, statistics.
   const size_t at = bytes.find(std::string("\x15\x06\x15\x00\x11\x1c", 6));
   REQUIRE(at != std::string::npos);
   bytes[at + 4] = 0x12;  // false
   MemoryFile file;
   const auto records = read_all(*open_parquet(file.with(bytes), "x.parquet", field("text")));
-  const auto good = read_all(*open_golden("v2-split-gzip.parquet", field("text")));
+  const auto good = read_all(*open_golden_parquet("v2-split-gzip.parquet", field("text")));
   REQUIRE(records.size() == good.size());
   for (size_t i = 0; i < good.size(); ++i) CHECK(records[i].text == good[i].text);
 }
@@ -183,7 +182,7 @@ TEST_CASE("a Parquet schema that is too deep, without columns or incomplete is d
 TEST_CASE("damaged Parquet files end in an error or in records, never in a crash") {
   Outcomes cut, changed;
   for (const auto& [name, rows] : golden_files(".parquet"))
-    damage(open_parquet, golden(name.substr(0, name.size() - 8)), 300, cut, changed);
+    damage(open_parquet, golden_parquet(name.substr(0, name.size() - 8)), 300, cut, changed);
   CHECK(cut.read == 0);
   CHECK(changed.errors > 500);  // others change values alone
   CHECK(changed.read > 100);

@@ -12,10 +12,6 @@ namespace ltrain::records::test {
 
 using Texts = std::vector<std::string>;
 
-inline std::string golden(const std::string& name) {
-  return std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/records/" + name;
-}
-
 /// Opens a file in the format that its content and name give, or in `format`.
 inline std::unique_ptr<RecordSource> open(const std::string& path, Selection selection,
                                           const char* format = nullptr) {

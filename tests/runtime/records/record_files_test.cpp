@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "tests/runtime/records/golden_path.h"
 #include "tests/runtime/records/record_files_support.h"
 
 using namespace ltrain;
@@ -19,7 +20,7 @@ using nlohmann::json;
 namespace {
 
 const json& expected() {
-  static const json j = json::parse(read_file(golden("records.json")));
+  static const json j = json::parse(read_file(golden_path("records.json")));
   return j;
 }
 
@@ -28,40 +29,40 @@ const json& expected() {
 TEST_CASE("records: files of streaming, tfrecord and webdataset have the texts that were written",
           "[records]") {
   const Texts texts = expected()["texts"];
-  CHECK(texts_of(golden("shard.mds"), "text") == texts);
-  CHECK(texts_of(golden("shard.mds.zstd"), "text") == texts);
-  CHECK(texts_of(golden("examples.tfrecord"), "text") == texts);
-  CHECK(texts_of(golden("samples.tar.gz"), "txt") == texts);
-  CHECK(texts_of(golden("samples.tar.gz"), "json.body") == texts);
+  CHECK(texts_of(golden_path("shard.mds"), "text") == texts);
+  CHECK(texts_of(golden_path("shard.mds.zstd"), "text") == texts);
+  CHECK(texts_of(golden_path("examples.tfrecord"), "text") == texts);
+  CHECK(texts_of(golden_path("samples.tar.gz"), "txt") == texts);
+  CHECK(texts_of(golden_path("samples.tar.gz"), "json.body") == texts);
 }
 
 TEST_CASE("records: integer columns and features are token ids", "[records]") {
   const std::vector<std::vector<int32_t>> ids = expected()["ids"];
-  CHECK(ids_of(golden("shard.mds"), "ids") == ids);
-  CHECK(ids_of(golden("shard.mds"), "any") == ids);
-  CHECK(ids_of(golden("examples.tfrecord"), "ids") == ids);
+  CHECK(ids_of(golden_path("shard.mds"), "ids") == ids);
+  CHECK(ids_of(golden_path("shard.mds"), "any") == ids);
+  CHECK(ids_of(golden_path("examples.tfrecord"), "ids") == ids);
 }
 
 TEST_CASE("records: a whole record is one JSON object", "[records]") {
   Record record;
-  REQUIRE(open(golden("shard.mds"), {{}, true})->next(record));
+  REQUIRE(open(golden_path("shard.mds"), {{}, true})->next(record));
   CHECK(json::parse(record.text) ==
         json::parse(R"({"any":[1,2,3],"ids":[1,2,3],"meta":{"a":[1,null]},"n":5,"text":"first"})"));
-  REQUIRE(open(golden("examples.tfrecord"), {{"text", "weights"}, true})->next(record));
+  REQUIRE(open(golden_path("examples.tfrecord"), {{"text", "weights"}, true})->next(record));
   CHECK(json::parse(record.text) == json::parse(R"({"text":"first","weights":[0.5,1.5]})"));
-  REQUIRE(open(golden("samples.tar.gz"), {{}, true})->next(record));
+  REQUIRE(open(golden_path("samples.tar.gz"), {{}, true})->next(record));
   CHECK(json::parse(record.text) ==
         json::parse(R"({"__key__":"sample0","txt":"first","json":{"body":"first"}})"));
 }
 
 TEST_CASE("records: a field that does not exist is refused, or null where records have fields of their own",
           "[records]") {
-  CHECK_THAT(error_of([] { texts_of(golden("shard.mds"), "body"); }),
+  CHECK_THAT(error_of([] { texts_of(golden_path("shard.mds"), "body"); }),
              Contains("65: ") && Contains("no field \"body\"; the fields are any (ndarray), ids "
                                           "(ndarray:int32), meta (json), n (int), text (str)"));
-  CHECK(texts_of(golden("examples.tfrecord"), "body") == Texts(6, "NULL"));
-  CHECK(texts_of(golden("samples.tar.gz"), "cls") == Texts(6, "NULL"));
-  CHECK(texts_of(golden("examples.tfrecord"), "weights")[0] ==
+  CHECK(texts_of(golden_path("examples.tfrecord"), "body") == Texts(6, "NULL"));
+  CHECK(texts_of(golden_path("samples.tar.gz"), "cls") == Texts(6, "NULL"));
+  CHECK(texts_of(golden_path("examples.tfrecord"), "weights")[0] ==
         "!expected one text or a list of token ids, got 2 floats");
 }
 
@@ -105,7 +106,7 @@ TEST_CASE("records: token files of llm.c and nanoGPT are documents between their
 }
 
 TEST_CASE("records: gzip members follow one another, and a truncated file is an error", "[records]") {
-  const std::string one = read_file(golden("samples.tar.gz"));
+  const std::string one = read_file(golden_path("samples.tar.gz"));
   TempFolder f;
   for (const size_t size : {one.size() - 1, one.size() / 2, size_t{20}}) {
     write_file(f / "cut.tar.gz", one.substr(0, size));
@@ -115,7 +116,7 @@ TEST_CASE("records: gzip members follow one another, and a truncated file is an 
   // Zeros after the last member, as tape programs leave them.
   write_file(f / "padded.tar.gz", one + std::string(1000, '\0'));
   CHECK(texts_of(f / "padded.tar.gz", "txt") == Texts(expected()["texts"]));
-  const std::string zstd = read_file(golden("shard.mds.zstd"));
+  const std::string zstd = read_file(golden_path("shard.mds.zstd"));
   write_file(f / "cut.mds.zstd", zstd.substr(0, zstd.size() - 3));
   CHECK_THAT(error_of([&] { texts_of(f / "cut.mds.zstd", "text"); }), Contains("truncated"));
 }
@@ -123,7 +124,7 @@ TEST_CASE("records: gzip members follow one another, and a truncated file is an 
 TEST_CASE("records: a wrong checksum of a TFRecord or a tar header is an error with the record",
           "[records]") {
   TempFolder f;
-  std::string bytes = read_file(golden("examples.tfrecord"));
+  std::string bytes = read_file(golden_path("examples.tfrecord"));
   bytes[bytes.size() - 6] ^= 1;
   write_file(f / "a.tfrecord", bytes);
   CHECK_THAT(error_of([&] { texts_of(f / "a.tfrecord", "text"); }),

@@ -5,9 +5,7 @@
 #include <random>
 
 #include "base/json/json.h"
-#include "runtime/checkpoint/files.h"
-#include "runtime/files/write_file.h"
-#include "runtime/weights/hf_folder.h"
+#include "tests/runtime/weights/support.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -20,14 +18,7 @@ namespace {
 constexpr int64_t kRows = 300, kColumns = 200;
 constexpr const char* kName = "model.layers.0.mlp.up_proj.weight";
 
-struct Stored {
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::vector<char> bytes;
-};
-using Tensors = std::map<std::string, Stored>;
-
-std::vector<char> golden(const std::string& name) {
+std::vector<char> golden_bytes(const std::string& name) {
   const SafetensorsFile file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/fp8_blocks.safetensors");
   const SafetensorsEntry* e = file.find(name);
   REQUIRE(e);
@@ -37,30 +28,25 @@ std::vector<char> golden(const std::string& name) {
 }
 
 /// A llama of one layer, all zeros in bf16 but for the golden's matrix.
-Tensors tensors() {
+Tensors fp8_tensors() {
   Tensors all;
-  const auto zeros = [&](const std::string& name, std::vector<int64_t> shape) {
-    int64_t n = 2;
-    for (const int64_t d : shape) n *= d;
-    all[name] = {DType::bf16, shape, std::vector<char>(static_cast<size_t>(n))};
-  };
   const std::string layer = "model.layers.0.";
-  zeros("model.embed_tokens.weight", {272, kColumns});
-  zeros("lm_head.weight", {272, kColumns});
-  zeros("model.norm.weight", {kColumns});
+  all["model.embed_tokens.weight"] = zeros({272, kColumns});
+  all["lm_head.weight"] = zeros({272, kColumns});
+  all["model.norm.weight"] = zeros({kColumns});
   for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
-    zeros(layer + norm + ".weight", {kColumns});
+    all[layer + norm + ".weight"] = zeros({kColumns});
   for (const char* part : {"q_proj", "k_proj", "v_proj", "o_proj"})
-    zeros(layer + "self_attn." + part + ".weight", {kColumns, kColumns});
-  zeros(layer + "mlp.gate_proj.weight", {kRows, kColumns});
-  zeros(layer + "mlp.down_proj.weight", {kColumns, kRows});
-  all[kName] = {DType::f8e4m3, {kRows, kColumns}, golden("codes")};
-  all[std::string(kName) + "_scale_inv"] = {DType::f32, {3, 2}, golden("scales")};
+    all[layer + "self_attn." + part + ".weight"] = zeros({kColumns, kColumns});
+  all[layer + "mlp.gate_proj.weight"] = zeros({kRows, kColumns});
+  all[layer + "mlp.down_proj.weight"] = zeros({kColumns, kRows});
+  all[kName] = {DType::f8e4m3, {kRows, kColumns}, golden_bytes("codes")};
+  all[std::string(kName) + "_scale_inv"] = {DType::f32, {3, 2}, golden_bytes("scales")};
   return all;
 }
 
-std::string write_folder(const std::string& folder, const Tensors& tensors, const json& block = {128, 128}) {
-  make_folders(folder);
+std::string write_fp8_folder(const std::string& folder, const Tensors& tensors,
+                             const json& block = {128, 128}) {
   const json config = {{"model_type", "llama"},
                        {"vocab_size", 272},
                        {"hidden_size", kColumns},
@@ -73,19 +59,8 @@ std::string write_folder(const std::string& folder, const Tensors& tensors, cons
                          {"fmt", "e4m3"},
                          {"activation_scheme", "dynamic"},
                          {"weight_block_size", block}}}};
-  write_file(folder + "/config.json", config.dump());
-  std::vector<SafetensorsItem> items;
-  for (const auto& [name, t] : tensors) items.push_back({name, t.dtype, t.shape, t.bytes.data()});
-  NewFile file(folder + "/model.safetensors");
-  write_safetensors(file, items);
+  write_folder(folder, config, tensors);
   return folder;
-}
-
-std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::string>& notes) {
-  const Recipe recipe = parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
-  auto reader = hf_weights(open_hf_folder(folder, "test"), recipe.model, notes);
-  reader->take_any_float();
-  return reader;
 }
 
 }  // namespace
@@ -93,10 +68,10 @@ std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::st
 TEST_CASE("weights in FP8 are read as PyTorch's values, whole and in slices", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;
-  const auto reader = open(write_folder(t.path() + "/fp8", tensors()), notes);
+  const auto reader = open_weights(write_fp8_folder(t.path() + "/fp8", fp8_tensors()), notes);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0], Contains("weights in FP8 with factors of blocks (1 of the tensors) are read as bf16"));
-  const std::vector<char> bytes = golden("values");
+  const std::vector<char> bytes = golden_bytes("values");
   const auto* want = reinterpret_cast<const bf16*>(bytes.data());
   const Shape shape{kRows, kColumns};
   std::mt19937 random(6);
@@ -125,20 +100,20 @@ TEST_CASE("weights in FP8 are read as PyTorch's values, whole and in slices", "[
 TEST_CASE("FP8 weights without their factors, or of other blocks, are refused by name", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;
-  Tensors some = tensors();
+  Tensors some = fp8_tensors();
   const std::string scales = std::string(kName) + "_scale_inv";
   SECTION("no factors") {
     some.erase(scales);
-    CHECK_THROWS_WITH(open(write_folder(t.path() + "/a", some), notes),
+    CHECK_THROWS_WITH(open_weights(write_fp8_folder(t.path() + "/a", some), notes),
                       Contains("1 tensor of the model is not there: " + scales));
   }
   SECTION("factors of other blocks") {
     some.at(scales).shape = {2, 3};
-    CHECK_THROWS_WITH(open(write_folder(t.path() + "/b", some), notes),
+    CHECK_THROWS_WITH(open_weights(write_fp8_folder(t.path() + "/b", some), notes),
                       Contains("is F8_E4M3 [300, 200] with F32 [2, 3] of factors"));
   }
   SECTION("a config.json of other blocks") {
-    CHECK_THROWS_WITH(open(write_folder(t.path() + "/c", some, {64, 64}), notes),
+    CHECK_THROWS_WITH(open_weights(write_fp8_folder(t.path() + "/c", some, {64, 64}), notes),
                       Contains("quant_method \"fp8\" with weight_block_size [128, 128] alone"));
   }
 }

@@ -7,9 +7,8 @@
 #include <random>
 
 #include "base/json/json.h"
-#include "runtime/checkpoint/files.h"
 #include "runtime/files/write_file.h"
-#include "runtime/weights/hf_folder.h"
+#include "tests/runtime/weights/support.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -22,49 +21,36 @@ namespace {
 const std::string kGolden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/";
 constexpr const char* kExperts = "model.layers.0.mlp.experts.";
 
-struct Stored {
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::vector<char> bytes;
-};
-using Tensors = std::map<std::string, Stored>;
-
 /// One layer with the golden's experts: in MXFP4, or as transformers has them in bf16.
-Tensors tensors(bool blocks) {
+Tensors mxfp4_tensors(bool blocks) {
   std::ifstream in(kGolden + "hf_folders.json");
   const json model = json::parse(in).begin().value()["gpt_oss"];
   Tensors all;
-  const auto zeros = [&](const std::string& name, std::vector<int64_t> shape) {
-    int64_t n = 2;
-    for (const int64_t d : shape) n *= d;
-    all[name] = {DType::bf16, shape, std::vector<char>(static_cast<size_t>(n))};
-  };
   for (const auto& [name, t] : model["tensors"].items()) {
     if (name.starts_with("model.layers.") && !name.starts_with("model.layers.0.")) continue;
     if (name.find(".experts.") != std::string::npos || name.find("router") != std::string::npos) continue;
     auto shape = t[1].get<std::vector<int64_t>>();
     for (int64_t& d : shape)
       if (d == 32) d = 64;  // the golden's hidden size
-    zeros(name, shape);
+    all[name] = zeros(shape);
   }
   const std::string mlp = "model.layers.0.mlp.";
-  zeros(mlp + "router.weight", {3, 64});
-  zeros(mlp + "router.bias", {3});
-  zeros(mlp + "experts.gate_up_proj_bias", {3, 64});
-  zeros(mlp + "experts.down_proj_bias", {3, 64});
+  all[mlp + "router.weight"] = zeros({3, 64});
+  all[mlp + "router.bias"] = zeros({3});
+  all[mlp + "experts.gate_up_proj_bias"] = zeros({3, 64});
+  all[mlp + "experts.down_proj_bias"] = zeros({3, 64});
   const SafetensorsFile file(kGolden + "mxfp4.safetensors");
   for (const SafetensorsEntry& e : file.entries()) {
     if ((e.dtype == "U8") != blocks) continue;
-    Stored s{*dtype_from_safetensors(e.dtype), e.shape,
-             std::vector<char>(static_cast<size_t>(e.end - e.begin))};
+    Made s{*dtype_from_safetensors(e.dtype), e.shape,
+           std::vector<char>(static_cast<size_t>(e.end - e.begin))};
     file.read(e, 0, e.end - e.begin, s.bytes.data());
     all[kExperts + e.name] = std::move(s);
   }
   return all;
 }
 
-std::string write_folder(const std::string& folder, const Tensors& tensors) {
-  make_folders(folder);
+std::string write_mxfp4_folder(const std::string& folder, const Tensors& tensors) {
   json config = {{"model_type", "gpt_oss"},
                  {"vocab_size", 272},
                  {"hidden_size", 64},
@@ -79,19 +65,8 @@ std::string write_folder(const std::string& folder, const Tensors& tensors) {
                  {"sliding_window", 20},
                  {"rope_scaling", {{"rope_type", "default"}}}};
   config["quantization_config"] = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
-  write_file(folder + "/config.json", config.dump());
-  std::vector<SafetensorsItem> items;
-  for (const auto& [name, t] : tensors) items.push_back({name, t.dtype, t.shape, t.bytes.data()});
-  NewFile file(folder + "/model.safetensors");
-  write_safetensors(file, items);
+  write_folder(folder, config, tensors);
   return folder;
-}
-
-std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::string>& notes) {
-  const Recipe recipe = parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
-  auto reader = hf_weights(open_hf_folder(folder, "test"), recipe.model, notes);
-  reader->take_any_float();
-  return reader;
 }
 
 }  // namespace
@@ -99,8 +74,8 @@ std::unique_ptr<PieceReader> open(const std::string& folder, std::vector<std::st
 TEST_CASE("experts in MXFP4 are read as the values that transformers has, whole and in slices", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes, none;
-  const auto packed = open(write_folder(t.path() + "/packed", tensors(true)), notes);
-  const auto plain = open(write_folder(t.path() + "/plain", tensors(false)), none);
+  const auto packed = open_weights(write_mxfp4_folder(t.path() + "/packed", mxfp4_tensors(true)), notes);
+  const auto plain = open_weights(write_mxfp4_folder(t.path() + "/plain", mxfp4_tensors(false)), none);
   REQUIRE(notes.size() == 1);
   CHECK_THAT(notes[0], Contains("2 tensors are MXFP4, and are read as the bf16 values that they stand for"));
   CHECK(none.empty());
@@ -127,8 +102,8 @@ TEST_CASE("experts in MXFP4 are read as the values that transformers has, whole 
 TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes, none;
-  const Tensors all = tensors(true);
-  const std::string folder = write_folder(t.path() + "/split", all);
+  const Tensors all = mxfp4_tensors(true);
+  const std::string folder = write_mxfp4_folder(t.path() + "/split", all);
   json map = json::object();
   for (const bool scales : {false, true}) {
     const std::string name = scales ? "b.safetensors" : "a.safetensors";
@@ -142,8 +117,8 @@ TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]
     write_safetensors(file, items);
   }
   write_file(folder + "/model.safetensors.index.json", json{{"weight_map", map}}.dump());
-  const auto split = open(folder, notes),
-             plain = open(write_folder(t.path() + "/plain", tensors(false)), none);
+  const auto split = open_weights(folder, notes),
+             plain = open_weights(write_mxfp4_folder(t.path() + "/plain", mxfp4_tensors(false)), none);
   const std::string name = std::string(kExperts) + "down_proj";
   const Slice whole = Slice::whole(split->tensors().at(name).shape);
   std::vector<float> a(static_cast<size_t>(whole.elements())), b(a);
@@ -155,8 +130,8 @@ TEST_CASE("blocks and scales may lie in different files of a folder", "[weights]
 TEST_CASE("gate and up of an expert lie beside each other in its file", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;
-  const Tensors all = tensors(false);
-  const auto reader = open(write_folder(t.path() + "/plain", all), notes);
+  const Tensors all = mxfp4_tensors(false);
+  const auto reader = open_weights(write_mxfp4_folder(t.path() + "/plain", all), notes);
   const std::string name = std::string(kExperts) + "gate_up_proj";
   const auto* file = reinterpret_cast<const uint16_t*>(all.at(name).bytes.data());  // (3, 64, 2 * 32)
   const Shape shape = reader->tensors().at(name).shape;                             // (3, 2, 32, 64)
@@ -175,27 +150,27 @@ TEST_CASE("gate and up of an expert lie beside each other in its file", "[weight
 TEST_CASE("MXFP4 tensors that are no blocks of the model's weights are refused by name", "[weights]") {
   const TemporaryFolder t;
   std::vector<std::string> notes;
-  Tensors some = tensors(true);
+  Tensors some = mxfp4_tensors(true);
   SECTION("no scales") {
     some.erase(std::string(kExperts) + "down_proj_scales");
     CHECK_THROWS_WITH(
-        open(write_folder(t.path() + "/a", some), notes),
+        open_weights(write_mxfp4_folder(t.path() + "/a", some), notes),
         Contains("1 tensor of the model is not there: model.layers.0.mlp.experts.down_proj_scales"));
   }
   SECTION("blocks of another shape") {
-    Stored& blocks = some.at(std::string(kExperts) + "down_proj_blocks");
+    Made& blocks = some.at(std::string(kExperts) + "down_proj_blocks");
     blocks.shape = {3, 32, 2, 16};
     CHECK_THROWS_WITH(
-        open(write_folder(t.path() + "/b", some), notes),
+        open_weights(write_mxfp4_folder(t.path() + "/b", some), notes),
         Contains("down_proj_blocks is U8 [3, 32, 2, 16], and MXFP4 weights of the recipe's model are "
                  "U8 [3, 64, 1, 16]"));
   }
   SECTION("another way of fewer bits") {
-    const std::string folder = write_folder(t.path() + "/c", some);
+    const std::string folder = write_mxfp4_folder(t.path() + "/c", some);
     std::ifstream in(folder + "/config.json");
     json config = json::parse(in);
     config["quantization_config"]["quant_method"] = "awq";
     write_file(folder + "/config.json", config.dump());
-    CHECK_THROWS_WITH(open(folder, notes), Contains("quant_method \"mxfp4\" alone"));
+    CHECK_THROWS_WITH(open_weights(folder, notes), Contains("quant_method \"mxfp4\" alone"));
   }
 }

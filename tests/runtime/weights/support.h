@@ -27,7 +27,7 @@ inline const json& golden() {
   return all;
 }
 
-/// A tensor of random bits of a type: name, type, shape, bytes.
+/// A tensor: type, shape, bytes.
 struct Made {
   DType dtype = DType::bf16;
   std::vector<int64_t> shape;
@@ -36,6 +36,14 @@ struct Made {
 };
 using Tensors = std::map<std::string, Made>;
 
+/// A tensor of zeros in bf16.
+inline Made zeros(const std::vector<int64_t>& shape) {
+  int64_t n = dtype_size(DType::bf16);
+  for (const int64_t d : shape) n *= d;
+  return {DType::bf16, shape, std::vector<char>(static_cast<size_t>(n))};
+}
+
+/// A tensor of random bits of a type.
 inline Made random_tensor(const std::string& dtype, const std::vector<int64_t>& shape, std::mt19937& random) {
   Made m{*dtype_from_safetensors(dtype), shape, {}};
   int64_t n = dtype_size(m.dtype);
@@ -117,6 +125,13 @@ inline WholeCheckpoint read_whole_checkpoint(const std::string& path) {
 
 inline Recipe recipe_of(const std::string& folder) {
   return parse_recipe("{}", "test", {"model.from=" + folder, "data.seq_length=16"});
+}
+
+/// The weights of a folder, in whatever float type they are asked for.
+inline std::unique_ptr<PieceReader> open_weights(const std::string& folder, std::vector<std::string>& notes) {
+  auto reader = hf_weights(open_hf_folder(folder, "test"), recipe_of(folder).model, notes);
+  reader->take_any_float();
+  return reader;
 }
 
 inline ExportReport export_to(const std::string& checkpoint, const std::string& folder,

@@ -3,12 +3,9 @@
 #include "runtime/plan/schedule_plan.h"
 #include "base/json/json.h"
 
-#include <unistd.h>
 #include <catch2/catch.hpp>
 
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -18,6 +15,7 @@
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/memory_limits.h"
 #include "runtime/program/recipe_program.h"
+#include "tests/support/temporary_file.h"
 
 using namespace ltrain;
 using Catch::Contains;
@@ -40,16 +38,6 @@ Recipe staged_recipe(int pipeline, const std::string& schedule, int chunks = 1) 
 }
 
 SchedulePlan schedule_of(const Recipe& r) { return plan_schedule(r, layer_costs(r, builtin_profile(2))); }
-
-struct TemporaryFile {
-  std::string path;
-  explicit TemporaryFile(const std::string& text)
-      : path((std::filesystem::temp_directory_path() / fmt::format("ltrain-schedule-{}.csv", getpid()))
-                 .string()) {
-    std::ofstream(path) << text;
-  }
-  ~TemporaryFile() { std::remove(path.c_str()); }
-};
 
 double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
@@ -309,7 +297,7 @@ TEST_CASE("one pipeline rank has one order", "[plan]") {
 
 TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[plan]") {
   const pipeline::Schedule zbv = pipeline::make_schedule("zbv", 2, 2, 8);
-  const TemporaryFile file(pipeline::write_schedule_csv(zbv));
+  const test::TemporaryFile file(pipeline::write_schedule_csv(zbv));
   Recipe r = staged_recipe(2, "1f1b");
   r.parallel.schedule_file = file.path;
   const SchedulePlan p = schedule_of(r);
@@ -327,7 +315,7 @@ TEST_CASE("a schedule file is used, and must be for the recipe's numbers", "[pla
   CHECK_THROWS_WITH(schedule_of(r), Contains("parallel.schedule_file: ") && Contains("No such file"));
   r.parallel.schedule_file = std::filesystem::temp_directory_path().string();
   CHECK_THROWS_AS(schedule_of(r), Error);
-  const TemporaryFile broken("0F0,0B0,1F0\n");
+  const test::TemporaryFile broken("0F0,0B0,1F0\n");
   r.parallel.schedule_file = broken.path;
   CHECK_THROWS_WITH(schedule_of(r), Contains("which take at least"));
 }

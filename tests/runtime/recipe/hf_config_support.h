@@ -2,38 +2,18 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 
 #include "base/error.h"
 #include "base/json/json.h"
 #include "runtime/recipe/recipe.h"
+#include "tests/runtime/recipe/parse_text.h"
+#include "tests/support/temporary_file.h"
 
 namespace ltrain::test {
 
 using nlohmann::json;
-
-inline Recipe parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  return parse_recipe(text, "r.yaml", overrides);
-}
-
-/// Writes `text` to a file of its own that the test removes.
-struct TemporaryFile {
-  std::string path;
-  explicit TemporaryFile(const std::string& text) {
-    std::string name = (std::filesystem::temp_directory_path() / "ltrain-config-XXXXXX").string();
-    const int fd = mkstemp(name.data());
-    REQUIRE(fd >= 0);
-    close(fd);
-    path = name;
-    std::ofstream(path) << text;
-  }
-  ~TemporaryFile() { std::remove(path.c_str()); }
-};
 
 /// A recipe of a config.json, or why it is refused, with F for the file's name.
 struct Loaded {

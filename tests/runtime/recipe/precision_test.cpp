@@ -17,15 +17,15 @@ const std::string kModel =
     "train: {micro_batch_size: 2, global_batch_size: 4}\n"
     "device: cpu\n";
 
-Recipe recipe(const std::string& text) { return resolve(parse_recipe(kModel + text, "r.yaml"), 1); }
+Recipe small_recipe(const std::string& text) { return resolve(parse_recipe(kModel + text, "r.yaml"), 1); }
 int64_t arena(const std::string& text) {
-  return make_plan(recipe(text), builtin_profile(2)).ranks.front().arena.arena_bytes;
+  return make_plan(small_recipe(text), builtin_profile(2)).ranks.front().arena.arena_bytes;
 }
 
 }  // namespace
 
 TEST_CASE("a list of precisions: what each step computes in, and back from its dump", "[recipe]") {
-  const Recipe r = recipe(
+  const Recipe r = small_recipe(
       "precision: [{until_step: 10, precision: fp8}, {until_step: 12, precision: bf16}, {precision: fp8}]\n");
   CHECK(precision_at(r, 1) == Precision::fp8);
   CHECK(precision_at(r, 10) == Precision::fp8);
@@ -37,24 +37,24 @@ TEST_CASE("a list of precisions: what each step computes in, and back from its d
   CHECK(again.phases == r.phases);
   CHECK(again.precision == r.precision);
   CHECK(dump_json(r).find("\"until_step\": 12") != std::string::npos);
-  const Recipe one = recipe("precision: [{precision: tf32}]\n");
+  const Recipe one = small_recipe("precision: [{precision: tf32}]\n");
   CHECK((one.phases.empty() && one.precision == Precision::tf32));
   CHECK(precision_at(one, 5) == Precision::tf32);
 }
 
 TEST_CASE("settings of FP8 come back from their dump", "[recipe]") {
-  const Recipe r = recipe(
+  const Recipe r = small_recipe(
       "precision: fp8\nfp8: {format: e4m3, amax_history_len: 16, amax_compute_algo: most_recent, margin: 2, "
       "keep: [\"*.mlp.*\"], first_layers_bf16: 1, output_layer: true}\n");
   CHECK((!r.fp8.hybrid && r.fp8.history == 16 && r.fp8.most_recent && r.fp8.margin == 2));
-  CHECK((r.fp8.output_layer && !recipe("precision: fp8\n").fp8.output_layer));
+  CHECK((r.fp8.output_layer && !small_recipe("precision: fp8\n").fp8.output_layer));
   CHECK(parse_recipe(dump_yaml(r), "dump").fp8 == r.fp8);
   check_fp8(r);
 }
 
 TEST_CASE("patterns of FP8 that match nothing, half a matrix or everything are refused", "[recipe]") {
   const auto keep = [](const std::string& patterns) {
-    return recipe("precision: fp8\nfp8:\n  keep: " + patterns + "\n");
+    return small_recipe("precision: fp8\nfp8:\n  keep: " + patterns + "\n");
   };
   CHECK_THROWS_WITH(check_fp8(keep("[\"*.experts.*\"]")),
                     Contains("r.yaml:7:") && Contains("*.experts.* matches no parameter"));
@@ -72,7 +72,7 @@ TEST_CASE("patterns of FP8 that match nothing, half a matrix or everything are r
 TEST_CASE("the output layer in FP8 is refused with a kept weight and, on a GPU, an odd vocabulary",
           "[recipe]") {
   const auto output = [](const std::string& more) {
-    return recipe("precision: fp8\nfp8:\n  output_layer: true\n" + more);
+    return small_recipe("precision: fp8\nfp8:\n  output_layer: true\n" + more);
   };
   check_fp8(output(""));
   CHECK_THROWS_WITH(

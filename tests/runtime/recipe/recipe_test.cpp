@@ -3,40 +3,16 @@
 
 #include <catch2/catch.hpp>
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "runtime/recipe/schema/schema.h"
+#include "tests/runtime/recipe/parse_text.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 using Catch::Contains;
-
-namespace {
-
-Recipe parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  return parse_recipe(text, "r.yaml", overrides);
-}
-
-/// Writes `text` to a file of its own that the test removes.
-struct TemporaryFile {
-  std::string path;
-  explicit TemporaryFile(const std::string& text) {
-    std::string name = (std::filesystem::temp_directory_path() / "ltrain-recipe-XXXXXX").string();
-    const int fd = mkstemp(name.data());
-    REQUIRE(fd >= 0);
-    close(fd);
-    path = name;
-    std::ofstream(path) << text;
-  }
-  ~TemporaryFile() { std::remove(path.c_str()); }
-};
-
-}  // namespace
 
 TEST_CASE("every key says what another value of it changes", "[recipe]") {
   using recipe::Effect;

@@ -17,7 +17,7 @@ using namespace ltrain::test;
 namespace {
 
 /// A small version of any recipe: two steps, short sequences, this folder's data.
-const char* kSmall =
+const char* kTinyRun =
     " train.train_steps=2 train.eval_interval=0 train.micro_batch_size=2 train.global_batch_size=4 "
     "schedule.lr_warmup_steps=1 data.seq_length=16 checkpoint.save_interval=2 ";
 
@@ -69,7 +69,7 @@ TEST_CASE("what documents show on a console is what the program does") {
     std::vector<std::pair<ShownCommand, std::vector<std::string>>> outputs;
     for (ShownCommand c : shown_commands(source, document)) {
       ++commands, compared += c.compared;
-      if (c.command.rfind("build/ltrain run ", 0) == 0) c.command += kSmall;
+      if (c.command.rfind("build/ltrain run ", 0) == 0) c.command += kTinyRun;
       const Outcome o = t.shell("export PATH=\"$PWD:$PATH\" LTRAIN_PROFILE=none; " + c.command);
       INFO(c.place << ": " << c.command << "\n" << o.text);
       CHECK(o.code == c.code);
@@ -310,7 +310,7 @@ TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
       return read_text(recipe).find(section) != std::string::npos;
     };
     // Each of two replicas gets one of the two micro-batches.
-    const Outcome run = t.sh("run " + recipe + kSmall + (has("\ndiloco:") ? "diloco.inner_steps=2" : "") +
+    const Outcome run = t.sh("run " + recipe + kTinyRun + (has("\ndiloco:") ? "diloco.inner_steps=2" : "") +
                              " output_dir=out model.num_hidden_layers=2 'data.train=[{path: text-train}]' "
                              "'data.eval=[]' data.tokenizer.kind=byte device=cpu parallel.data=" +
                              (has("\nreplicas:") ? "1" : "2"));

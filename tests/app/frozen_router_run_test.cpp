@@ -1,6 +1,7 @@
 // model.moe.router.freeze_step through the program: restarts before and after the step, under other layouts.
 #include <catch2/catch.hpp>
 
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -13,14 +14,7 @@ const std::string kFrozen =
     "model.moe.intermediate_size=32 train.train_steps=8 train.eval_interval=0 checkpoint.save_interval=0 "
     "optimizer.lr=0.02 precision=fp64 model.moe.router.freeze_step=5 train.routing_probe_interval=2 "
     "train.routing_probe_samples=5 ";
-const std::string kOne = "parallel.data=1 parallel.zero_stage=0 ",
-                  kTwo = "parallel.data=2 parallel.expert=2 parallel.zero_stage=1 ";
-
-void done(const TempRun& t, const std::string& command) {
-  const Outcome o = t.sh(command);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-}
+const std::string kTwoRanks = "parallel.data=2 parallel.expert=2 parallel.zero_stage=1 ";
 
 /// Values of a metric in the order of steps; null is below 0.
 std::vector<double> values(const TempRun& t, const std::string& name, const std::string& run) {
@@ -37,7 +31,7 @@ std::vector<double> values(const TempRun& t, const std::string& name, const std:
 TEST_CASE("scores of token ids that do not train are refused before the first step") {
   TempRun t;
   const std::string frozen = "'optimizer.frozen=[\"*token_scores*\"]' ";
-  const Outcome o = t.sh(kFrozen + kOne + frozen + "output_dir=random");
+  const Outcome o = t.sh(kFrozen + kOneRank + frozen + "output_dir=random");
   INFO(o.text);
   CHECK(o.code == 64);
   CHECK_THAT(o.text, Catch::Contains("model.layers.0.mlp.gate.token_scores.weight does not train") &&
@@ -46,10 +40,10 @@ TEST_CASE("scores of token ids that do not train are refused before the first st
 
 TEST_CASE("a frozen router: restarts under other layouts go on with its choices, which change no more") {
   TempRun t;
-  done(t, kFrozen + kOne + "output_dir=whole");
-  done(t, kFrozen + kTwo + "output_dir=parts train.stop_step=3");
-  done(t, kFrozen + kOne + "output_dir=parts train.stop_step=6");
-  done(t, kFrozen + kTwo + "output_dir=parts");
+  succeeds(t, kFrozen + kOneRank + "output_dir=whole");
+  succeeds(t, kFrozen + kTwoRanks + "output_dir=parts train.stop_step=3");
+  succeeds(t, kFrozen + kOneRank + "output_dir=parts train.stop_step=6");
+  succeeds(t, kFrozen + kTwoRanks + "output_dir=parts");
   const std::vector<double> whole = values(t, "lm_loss", "whole"), parts = values(t, "lm_loss", "parts");
   REQUIRE(whole.size() == 8);
   REQUIRE(parts.size() == 8);

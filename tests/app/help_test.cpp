@@ -36,7 +36,7 @@ void collect(const TempRun& t, const std::string& command, std::vector<Help>& al
 }
 
 /// Small enough for a test: the same command, two steps.
-const char* kSmall =
+const char* kTwoSteps =
     " train.train_steps=2 train.eval_interval=0 schedule.lr_warmup_steps=1 checkpoint.save_interval=2 "
     "data.ledger=true";
 
@@ -56,7 +56,7 @@ TEST_CASE("every command's help has an example, and every example runs") {
            "'#!/bin/sh\\ntest $(grep -c \"^kind: JobSet\") = 1\\n' > bin/kubectl && chmod +x bin/kubectl && "
            "bin/ltrain data build --input text.txt --output runs/quickstart/data/text --split 90,10 "
            "--tokenizer byte && bin/ltrain run recipes/quickstart.yaml" +
-           kSmall + " && bin/ltrain run recipes/moe.yaml" + kSmall +
+           kTwoSteps + " && bin/ltrain run recipes/moe.yaml" + kTwoSteps +
            " && bin/ltrain eval runs/moe --samples 2 --routing routing.jsonl")
           .code == 0);
   std::vector<Help> all;
@@ -75,7 +75,7 @@ TEST_CASE("every command's help has an example, and every example runs") {
       std::string command = found[1];
       if (!seen.insert(command).second) continue;  // shown by the command above as well
       ++examples;
-      if (command.starts_with("ltrain run ")) command += kSmall;
+      if (command.starts_with("ltrain run ")) command += kTwoSteps;
       // The example of `ltrain` itself belongs to run. Every other example is for the command that shows it.
       if (!help.command.empty()) CHECK_THAT(command, Contains("ltrain " + help.command));
       const Outcome o = t.shell("PATH=$PWD/bin:$PATH bash -o pipefail -c \"" + command + "\"");

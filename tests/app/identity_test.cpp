@@ -6,20 +6,14 @@
 #include <chrono>
 
 #include "base/time_scale.h"
-#include "parallel/comm/socket.h"
 #include "tests/app/run_program.h"
+#include "tests/support/free_port.h"
+#include "tests/support/seconds_since.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
 
 namespace {
-
-int free_port() {
-  int port = 0;
-  std::string error;
-  ltrain::listen_on("127.0.0.1", {0}, &port, &error);
-  return port;
-}
 
 /// The shell's words for rank `rank` of two, as another launcher would start it; its output goes to NAME.
 std::string start_rank(int rank, int port, const std::string& arguments, const std::string& name,
@@ -40,10 +34,6 @@ std::string wait_for(const std::vector<std::string>& names) {
 /// name -> SHA-256 of all files of a run.
 std::string fingerprint(const TempRun& t, const std::string& run) {
   return t.shell("cd " + run + " && find . -type f | sort | xargs sha256sum && find . | sort").text;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using Catch::Contains;
 
 namespace {
 
-KubeOptions example() {
+KubeOptions kube_job() {
   KubeOptions o;
   o.recipe = "recipes/llama.yaml", o.overrides = {"train.train_steps=100", "output_dir=runs/it\"s"};
   o.nodes = 2, o.ranks_per_node = 8, o.threads_per_rank = 12, o.gpus_per_node = 8;
@@ -37,14 +37,14 @@ std::string found(const std::string& text, const char* pattern) {
 
 TEST_CASE("the manifests of a job on Kubernetes are as expected") {
   const std::string path = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/kube.yaml";
-  const std::string text = kube_manifest(example());
+  const std::string text = kube_manifest(kube_job());
   if (std::getenv("LTRAIN_UPDATE_GOLDEN")) std::ofstream(path) << text;
   CHECK(text == test::read_text(path));
 }
 
 TEST_CASE("options that Kubernetes would refuse are refused with their rule") {
   const auto refused = [](auto set, const char* text) {
-    KubeOptions o = example();
+    KubeOptions o = kube_job();
     set(o);
     CHECK_THROWS_WITH(kube_manifest(o), Contains(text));
   };

@@ -8,6 +8,7 @@
 
 #include "base/time_scale.h"
 #include "tests/app/run_program.h"
+#include "tests/support/seconds_since.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
@@ -23,10 +24,6 @@ std::string rests(const std::string& point, const std::string& rank, int count, 
     out += fmt::format("{}{}:{}:{}:sleep={}", i > 1 ? "," : "", point, rank, i,
                        static_cast<int>(1000 * seconds * ltrain::time_scale()));
   return out;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace

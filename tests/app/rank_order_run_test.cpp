@@ -13,8 +13,9 @@ using Catch::Contains;
 namespace {
 
 /// Four ranks on four hosts below two switches in turn, as torchrun would start them; output of rank 0.
-std::string train(const TempRun& t, const std::string& arguments,
-                  const std::string& command = "run tiny.yaml", const std::string& variables = "") {
+std::string train_across_switches(const TempRun& t, const std::string& arguments,
+                                  const std::string& command = "run tiny.yaml",
+                                  const std::string& variables = "") {
   int port = 0;
   std::string error, script;
   ltrain::listen_on("127.0.0.1", {0}, &port, &error);
@@ -38,13 +39,13 @@ TEST_CASE(
   TempRun t;
   REQUIRE(t.build().code == 0);
   const std::string layout = "parallel.tensor=2 parallel.data=2 train.train_steps=4 ";
-  const std::string near = train(t, layout + "output_dir=near");
+  const std::string near = train_across_switches(t, layout + "output_dir=near");
   INFO(near);
   CHECK_THAT(near,
              Contains("code 0\ncode 0\ncode 0\ncode 0\n") &&
                  Contains("ranks in the order of their switches: leaf0 (2 hosts), leaf1 (2 hosts); 2 of 4 "
                           "ranks have another number"));
-  const std::string far = train(t, layout + "launch.rank_order=launcher output_dir=far");
+  const std::string far = train_across_switches(t, layout + "launch.rank_order=launcher output_dir=far");
   INFO(far);
   CHECK_THAT(far, Contains("code 0\ncode 0\ncode 0\ncode 0\n") && !Contains("order of their switches"));
   CHECK(t.metric("lm_loss", "near") == t.metric("lm_loss", "far"));
@@ -53,8 +54,8 @@ TEST_CASE(
 TEST_CASE("a rank that dies after it was renumbered is named with its own host") {
   TempRun t;
   REQUIRE(t.build().code == 0);
-  const std::string out =
-      train(t, "parallel.data=4 train.train_steps=4", "run tiny.yaml", "LTRAIN_FAULT=train.step:1:2:kill");
+  const std::string out = train_across_switches(t, "parallel.data=4 train.train_steps=4", "run tiny.yaml",
+                                                "LTRAIN_FAULT=train.step:1:2:kill");
   INFO(out);
   CHECK_THAT(out, Contains("run failed: rank 1 on host host2") && !Contains("rank 2 on host host2"));
 }
@@ -62,14 +63,15 @@ TEST_CASE("a rank that dies after it was renumbered is named with its own host")
 TEST_CASE(
     "bench --links measures the hosts of a job by class for a plan, and is refused for a process alone") {
   TempRun t;
-  const std::string out = train(t, "", "bench --links --json");
+  const std::string out = train_across_switches(t, "", "bench --links --json");
   INFO(out);
   CHECK_THAT(out, Contains("code 0\ncode 0\ncode 0\ncode 0\n") &&
                       Contains("\"schema\":\"ltrain.links.v1\"") && Contains("{\"level\":1,\"links\":2,") &&
                       Contains("{\"level\":2,\"links\":4,"));
-  CHECK_THAT(train(t, "", "bench --links"), Contains("between hosts below one switch") && Contains("GB/s"));
+  CHECK_THAT(train_across_switches(t, "", "bench --links"),
+             Contains("between hosts below one switch") && Contains("GB/s"));
   // Four hosts below two switches in a file, and its median in a plan of such hosts.
-  CHECK_THAT(train(t, "", "bench --links --output links.json"),
+  CHECK_THAT(train_across_switches(t, "", "bench --links --output links.json"),
              Contains("code 0\ncode 0\ncode 0\ncode 0\n") && Contains("written to links.json"));
   const std::string layout = "plan tiny.yaml parallel.data=4 launch.ranks_per_node=1 --json --links ";
   const auto links = nlohmann::json::parse(read_text(t.folder() + "/links.json"));

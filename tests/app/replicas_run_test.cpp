@@ -12,7 +12,7 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kJob =
+const std::string kReplicated =
     "tiny.yaml device=cpu precision=fp64 train.train_steps=12 train.micro_batch_size=1 "
     "checkpoint.save_interval=4 "
     "checkpoint.async_save=false parallel.data=1 ";
@@ -41,8 +41,8 @@ TEST_CASE("replicas: losses are those of one process, also after a replica is lo
                                   {"", "parallel.tensor=2", 2, "replicas.sum:1:40:kill"},
                                   {"", "parallel.pipeline=2", 2, "train.step:0:7:kill"}}));
   TempRun one;
-  REQUIRE(one.sh("run " + kJob + model).code == 0);
-  ReplicaLaunchers r(replicas, kJob);
+  REQUIRE(one.sh("run " + kReplicated + model).code == 0);
+  ReplicaLaunchers r(replicas, kReplicated);
   std::string script = r.quorum(model + layout);
   for (int i = 0; i < replicas; ++i)
     script += r.start(i, model + layout, i == 1 && !fault.empty() ? "LTRAIN_FAULT=" + fault : "");
@@ -59,9 +59,9 @@ TEST_CASE("replicas: losses are those of one process, also after a replica is lo
 TEST_CASE("replicas: one that is lost comes back with the state of another, and training goes on meanwhile") {
   TempRun one;
   const std::string more = "train.eval_interval=0 checkpoint.save_interval=12 ";
-  REQUIRE(one.sh("run " + kJob + more).code == 0);
+  REQUIRE(one.sh("run " + kReplicated + more).code == 0);
   const int lost = GENERATE(0, 1);
-  ReplicaLaunchers r(2, kJob);
+  ReplicaLaunchers r(2, kReplicated);
   const std::string back = more + "launch.max_restarts=3 launch.restart_wait_seconds=0.1";
   std::string script = r.quorum(back);
   for (int i = 0; i < 2; ++i)
@@ -85,9 +85,10 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
   const std::string more =
       "train.train_steps=600 train.log_interval=100 train.eval_interval=0 checkpoint.save_interval=600 "
       "replicas.timeout_seconds=3 ";
-  REQUIRE(one.sh("run " + kJob + "train.train_steps=600 train.eval_interval=0 checkpoint.save_interval=600")
+  REQUIRE(one.sh("run " + kReplicated +
+                 "train.train_steps=600 train.eval_interval=0 checkpoint.save_interval=600")
               .code == 0);
-  ReplicaLaunchers r(2, kJob);
+  ReplicaLaunchers r(2, kReplicated);
   const auto until = [](const std::string& text, const std::string& file) {
     return fmt::format("for i in $(seq 1200); do grep -q '{}' {} && break; sleep 0.05; done\n", text, file);
   };
@@ -105,7 +106,7 @@ TEST_CASE("replicas: one that is frozen is left out, and goes on with the state 
 }
 
 TEST_CASE("replicas: a signal to one ends it with 75, and a signal to all saves once") {
-  ReplicaLaunchers r(2, kJob);
+  ReplicaLaunchers r(2, kReplicated);
   const std::string more = "train.train_steps=100000 train.log_interval=50 train.eval_interval=0 ";
   const std::string until =
       "for i in $(seq 1200); do grep -q '^step 50/' replica-0 && break; sleep 0.05; done\n";
@@ -131,17 +132,17 @@ TEST_CASE("replicas: what cannot work is refused by name") {
     CHECK(o.code == 64);
     CHECK_THAT(o.text, Contains(text));
   };
-  const std::string two = kJob + "replicas.count=2 ";
+  const std::string two = kReplicated + "replicas.count=2 ";
   refused("slurm " + two + "--nodes 2", "processes that the script starts must be told their replica");
   refused("kube " + two + "--image a/b:1 --claim c",
           "processes that the JobSet starts must be told their replica");
   refused("run " + two, "LTRAIN_REPLICA is not set", "LTRAIN_QUORUM=127.0.0.1:1");
   refused("run " + two, "LTRAIN_QUORUM: 127.0.0.1 has no port",
           "LTRAIN_QUORUM=127.0.0.1 LTRAIN_REPLICA=0 LTRAIN_QUORUM_TOKEN=a");
-  refused("quorum " + kJob, "replicas.count = 0: the recipe has no replicas");
+  refused("quorum " + kReplicated, "replicas.count = 0: the recipe has no replicas");
   refused("quorum " + two, "LTRAIN_QUORUM_TOKEN is not set");
   // Another recipe, another token, and a number that the job does not have.
-  ReplicaLaunchers r(2, kJob);
+  ReplicaLaunchers r(2, kReplicated);
   const std::string script =
       r.quorum("") + r.start(0, "") +
       "for i in $(seq 1200); do grep -q 'replica 0 is there' quorum && break; sleep 0.05; done\n" +
@@ -149,11 +150,11 @@ TEST_CASE("replicas: what cannot work is refused by name") {
           "LTRAIN_REPLICA=1 {0} run {1} replicas.count=2 optimizer.lr=0.5 output_dir=o > "
           "other 2>&1; LTRAIN_REPLICA=2 {0} run {1} replicas.count=2 output_dir=o > number "
           "2>&1\n",
-          program(), kJob) +
+          program(), kReplicated) +
       fmt::format(
           "LTRAIN_JOIN_TIMEOUT=1 LTRAIN_QUORUM_TOKEN=wrong LTRAIN_REPLICA=1 {} run {} replicas.count=2 "
           "output_dir=o > token 2>&1\n",
-          program(), kJob) +
+          program(), kReplicated) +
       "echo garbage > /dev/tcp/127.0.0.1/${LTRAIN_QUORUM#*:}\n" + r.start(1, "");
   const std::string codes = r.codes(script);
   INFO(codes << "\n" << r.texts());

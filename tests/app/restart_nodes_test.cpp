@@ -7,23 +7,16 @@
 #include <filesystem>
 
 #include "base/time_scale.h"
-#include "parallel/comm/socket.h"
 #include "tests/app/run_program.h"
+#include "tests/support/free_port.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
 
 namespace {
 
-const std::string kJob =
+const std::string kTenSteps =
     "run tiny.yaml train.train_steps=10 checkpoint.save_interval=4 checkpoint.async_save=false ";
-
-int free_port() {
-  int port = 0;
-  std::string error;
-  ltrain::listen_on("127.0.0.1", {0}, &port, &error);
-  return port;
-}
 
 /// Launchers of some nodes with one rank each, on one machine.
 struct Nodes {
@@ -39,7 +32,7 @@ struct Nodes {
         "{} PET_NNODES={} PET_NODE_RANK={} PET_NPROC_PER_NODE=1 PET_MASTER_ADDR=127.0.0.1 PET_MASTER_PORT={} "
         "{} "
         "{} {} > node-{} 2>&1 & p{}=$!\n",
-        variables, count, node, port, program(), kJob, arguments, node, node);
+        variables, count, node, port, program(), kTenSteps, arguments, node, node);
   }
   /// Runs the script and returns the exit codes of the launchers, "CODE CODE".
   std::string codes(std::string script) const {
@@ -67,7 +60,7 @@ const std::string kUntilItWaits =
 
 TEST_CASE("launchers of two nodes start again together, with the numbers of an unbroken run") {
   TempRun whole;
-  REQUIRE(whole.sh(kJob).code == 0);
+  REQUIRE(whole.sh(kTenSteps).code == 0);
   const auto c = GENERATE("train.step:1:7:kill", "train.step:0:7:kill", "train.step:1:7:abort");
   Nodes n;
   const std::string fault = fmt::format("LTRAIN_FAULT={}", c);
@@ -164,7 +157,7 @@ void check_close(const TempRun& a, const TempRun& b) {
 
 TEST_CASE("launchers of two nodes: with launch.min_nodes the job goes on without a node that is gone") {
   TempRun whole;
-  REQUIRE(whole.sh(kJob).code == 0);
+  REQUIRE(whole.sh(kTenSteps).code == 0);
   Nodes n;
   const std::string more = kRestarts + "launch.min_nodes=1";
   const std::string slow = "LTRAIN_JOIN_TIMEOUT=3 LTRAIN_FAULT=train.step:1:7:hang";
@@ -196,9 +189,11 @@ TEST_CASE(
     "launchers of two sites: with launch.min_nodes one goes on from the last save when the other is lost") {
   const std::string sites = "diloco.sites=2 diloco.inner_steps=2 train.eval_interval=4 ";
   TempRun whole;
-  REQUIRE(whole.sh(kJob + sites + "parallel.data=2 train.stop_step=4 checkpoint.save_at_end=true").code == 0);
-  REQUIRE(whole.sh(kJob + "diloco.sites=1 diloco.inner_steps=2 train.eval_interval=4 parallel.data=1").code ==
-          0);
+  REQUIRE(
+      whole.sh(kTenSteps + sites + "parallel.data=2 train.stop_step=4 checkpoint.save_at_end=true").code ==
+      0);
+  REQUIRE(whole.sh(kTenSteps + "diloco.sites=1 diloco.inner_steps=2 train.eval_interval=4 parallel.data=1")
+              .code == 0);
   Nodes n;
   const std::string more = kRestarts + sites + "launch.min_nodes=1 parallel.data=2";
   const std::string slow = "LTRAIN_JOIN_TIMEOUT=3 LTRAIN_FAULT=train.step:1:8:hang";

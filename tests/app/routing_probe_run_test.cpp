@@ -2,6 +2,8 @@
 // restarts.
 #include <catch2/catch.hpp>
 
+#include "tests/app/json_lines.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -14,37 +16,23 @@ const std::string kProbed =
     "run tiny.yaml model.architecture=qwen3_moe model.moe.num_experts=4 model.moe.top_k=2 "
     "model.moe.intermediate_size=32 train.train_steps=4 train.eval_interval=0 checkpoint.save_interval=0 "
     "optimizer.lr=0.02 precision=fp64 train.routing_probe_interval=2 train.routing_probe_samples=5 ";
-const std::string kOne = "parallel.data=1 parallel.zero_stage=0 ";
-
-Outcome done(const TempRun& t, const std::string& command) {
-  const Outcome o = t.sh(command);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-  return o;
-}
 
 std::vector<std::string> churn(const TempRun& t, const std::string& run) {
   return t.metric("routing_churn_by_layer", run);
-}
-
-std::vector<nlohmann::json> lines_of(const TempRun& t, const std::string& name) {
-  std::vector<nlohmann::json> lines;
-  std::ifstream in(t.folder() + "/" + name);
-  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
 }
 
 }  // namespace
 
 TEST_CASE("routing probe: churn is what records of the same checkpoints have by hand") {
   TempRun t;
-  const Outcome o = done(t, kProbed + kOne + "checkpoint.save_interval=2 telemetry.prometheus=run.prom");
+  const Outcome o =
+      succeeds(t, kProbed + kOneRank + "checkpoint.save_interval=2 telemetry.prometheus=run.prom");
   CHECK_THAT(o.text, Contains("every 2 steps, the choices for the first 5 sequences of data.eval are"));
   const std::string eval = "eval run/checkpoints/step-0000000", more = " --samples 5 --precision fp64 ";
-  done(t, eval + "2" + more + "--routing early.jsonl");
+  succeeds(t, eval + "2" + more + "--routing early.jsonl");
   const Outcome late =
-      done(t, eval + "4" + more + "--json --routing late.jsonl --routing-before early.jsonl");
-  const auto before = lines_of(t, "early.jsonl"), now = lines_of(t, "late.jsonl");
+      succeeds(t, eval + "4" + more + "--json --routing late.jsonl --routing-before early.jsonl");
+  const auto before = json_lines(t, "early.jsonl"), now = json_lines(t, "late.jsonl");
   REQUIRE(before.size() == 10);  // 5 sequences, 2 layers
   std::vector<double> changed(2);
   double choices = 0;  // each layer has so many
@@ -56,7 +44,7 @@ TEST_CASE("routing probe: churn is what records of the same checkpoints have by 
     }
   const std::vector<double> by_hand{changed[0] / choices, changed[1] / choices};
   CHECK(by_hand[0] + by_hand[1] > 0.01);
-  const auto metrics = lines_of(t, "run/metrics.jsonl");
+  const auto metrics = json_lines(t, "run/metrics.jsonl");
   std::vector<nlohmann::json> probes;
   for (const auto& line : metrics)
     if (line.contains("routing_churn")) probes.push_back(line);
@@ -70,16 +58,16 @@ TEST_CASE("routing probe: churn is what records of the same checkpoints have by 
   for (size_t i = 0; i < 2; ++i) CHECK(changes[i]["choices"].get<double>() == by_hand[i]);
   const std::string page = read_text(t.folder() + "/run.prom");
   CHECK_THAT(page, Contains("ltrain_routing_churn_by_layer_ratio{run=\"tiny\",layer=\"1\"} "));
-  done(t, "report run --html run.html");
+  succeeds(t, "report run --html run.html");
   CHECK_THAT(read_text(t.folder() + "/run.html"), Contains("data-churn="));
   // Programs that read the checkpoint leave the choices in it.
-  done(t, "eval run --samples 2");
-  done(t, "generate run --prompt line --tokens 2");
+  succeeds(t, "eval run --samples 2");
+  succeeds(t, "generate run --prompt line --tokens 2");
 }
 
 TEST_CASE("routing probe: every layout has the churn of one process") {
   TempRun t;
-  done(t, kProbed + kOne + "output_dir=one");
+  succeeds(t, kProbed + kOneRank + "output_dir=one");
   const auto one = churn(t, "one");
   REQUIRE(one.size() == 2);
   int number = 0;
@@ -94,7 +82,7 @@ TEST_CASE("routing probe: every layout has the churn of one process") {
         "parallel.data=1 parallel.zero_stage=0 train.router_record=routes",
         "parallel.data=1 parallel.zero_stage=0 recompute.granularity=full"}) {
     const std::string run = "run" + std::to_string(number++);
-    done(t, kProbed + layout + " output_dir=" + run);
+    succeeds(t, kProbed + layout + " output_dir=" + run);
     INFO(layout);
     CHECK(churn(t, run) == one);
     CHECK(t.values("mem_peak_gib", run).back() == t.values("mem_plan_gib", run).back());
@@ -104,43 +92,46 @@ TEST_CASE("routing probe: every layout has the churn of one process") {
 TEST_CASE(
     "routing probe: a run that goes on, under any layout, compares with the probe before its checkpoint") {
   TempRun t;
-  done(t, kProbed + kOne + "output_dir=whole");
+  succeeds(t, kProbed + kOneRank + "output_dir=whole");
   const auto whole = churn(t, "whole");
   REQUIRE(whole.size() == 2);
-  done(t, kProbed + kOne + "train.stop_step=3 output_dir=stopped");
-  done(t, "checkpoint show stopped");
+  succeeds(t, kProbed + kOneRank + "train.stop_step=3 output_dir=stopped");
+  succeeds(t, "checkpoint show stopped");
   REQUIRE(t.shell("cp -r stopped other; cp -r stopped fewer; cp -r stopped off").code == 0);
-  done(t, kProbed + kOne + "output_dir=stopped");
+  succeeds(t, kProbed + kOneRank + "output_dir=stopped");
   CHECK(churn(t, "stopped") == whole);
-  done(t, kProbed + "parallel.data=2 parallel.expert=2 output_dir=other");
+  succeeds(t, kProbed + "parallel.data=2 parallel.expert=2 output_dir=other");
   CHECK(churn(t, "other") == whole);
   // Other sequences have nothing to compare with.
-  const Outcome o = done(t, kProbed + kOne + "train.routing_probe_samples=4 output_dir=fewer");
+  const Outcome o = succeeds(t, kProbed + kOneRank + "train.routing_probe_samples=4 output_dir=fewer");
   CHECK_THAT(o.text, Contains("has no choices of a routing probe of these sequences"));
   CHECK(churn(t, "fewer")[1] == "4:[null,null]");
   // A run without a probe leaves it, and one that begins with it has none.
-  done(t, kProbed + kOne + "train.routing_probe_interval=0 ~train.routing_probe_samples output_dir=off");
+  succeeds(t,
+           kProbed + kOneRank + "train.routing_probe_interval=0 ~train.routing_probe_samples output_dir=off");
   CHECK(churn(t, "off").size() == 1);
 }
 
 TEST_CASE("routing probe: without held-out data it reads the first sequences of the training data") {
   TempRun t;
-  const Outcome o = done(t, kProbed + kOne + "~data.eval data.train='[{path: text-val}]'");
+  const Outcome o = succeeds(t, kProbed + kOneRank + "~data.eval data.train='[{path: text-val}]'");
   CHECK_THAT(o.text, Contains("the choices for the first 5 sequences of data.train are compared"));
-  done(t, kProbed + kOne + "output_dir=held_out data.train='[{path: text-val}]'");
+  succeeds(t, kProbed + kOneRank + "output_dir=held_out data.train='[{path: text-val}]'");
   CHECK(churn(t, "run") == churn(t, "held_out"));
 }
 
 TEST_CASE("routing probe: zero experts are choices, and weights of a probed run bring none of its own") {
   TempRun t;
-  done(t, kProbed + kOne + "model.moe.zero_experts=2 output_dir=zero");
+  succeeds(t, kProbed + kOneRank + "model.moe.zero_experts=2 output_dir=zero");
   CHECK(churn(t, "zero").size() == 2);
-  done(t, kProbed + kOne + "output_dir=first");
-  done(t, kProbed + kOne + "checkpoint.load.path=first train.routing_probe_samples=3 output_dir=fewer");
-  done(t, kProbed + kOne + "checkpoint.load.path=first output_dir=second");
+  succeeds(t, kProbed + kOneRank + "output_dir=first");
+  succeeds(t,
+           kProbed + kOneRank + "checkpoint.load.path=first train.routing_probe_samples=3 output_dir=fewer");
+  succeeds(t, kProbed + kOneRank + "checkpoint.load.path=first output_dir=second");
   CHECK_THAT(churn(t, "second").front(), Contains("null"));
-  const Outcome refused = t.sh(
-      kProbed + kOne + "data.train=[text.jsonl] data.tokenizer.kind=byte data.eval=[] data.shuffle_window=1");
+  const Outcome refused =
+      t.sh(kProbed + kOneRank +
+           "data.train=[text.jsonl] data.tokenizer.kind=byte data.eval=[] data.shuffle_window=1");
   CHECK(refused.code == 64);
   CHECK_THAT(refused.text, Contains("whose token files are made while it trains"));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/json/json.h"
+#include "tests/app/json_lines.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -12,7 +13,7 @@ using Catch::Contains;
 namespace {
 
 /// Six steps of a model with 4 experts, top-2, in the second of two layers, saved after 3 and 6.
-void train(const TempRun& t, const std::string& more = "") {
+void train_qwen3_moe(const TempRun& t, const std::string& more = "") {
   const Outcome o = t.sh(
       "run tiny.yaml model.architecture=qwen3_moe model.moe.num_experts=4 model.moe.top_k=2 "
       "model.moe.layer_step=2 "
@@ -23,24 +24,17 @@ void train(const TempRun& t, const std::string& more = "") {
   REQUIRE(o.code == 0);
 }
 
-std::vector<nlohmann::json> lines_of(const TempRun& t, const std::string& name) {
-  std::vector<nlohmann::json> lines;
-  std::ifstream in(t.folder() + "/" + name);
-  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
-
 }  // namespace
 
 TEST_CASE("routing: a record has k experts of each token, and changes are counted against an earlier one") {
   TempRun t;
-  train(t);
+  train_qwen3_moe(t);
   const std::string early = "eval moe/checkpoints/step-00000003 --samples 5 ",
                     late = "eval moe/checkpoints/step-00000006 --samples 5 --json ";
   Outcome o = t.sh(early + "--routing early.jsonl");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  const auto before = lines_of(t, "early.jsonl");
+  const auto before = json_lines(t, "early.jsonl");
   REQUIRE(before.size() == 5);
   for (size_t i = 0; i < before.size(); ++i) {
     CHECK(before[i]["step"] == 3);
@@ -57,16 +51,16 @@ TEST_CASE("routing: a record has k experts of each token, and changes are counte
   }
   // Other micro-batches, and experts on two ranks, record the same.
   REQUIRE(t.sh(early + "--micro-batch 2 --routing other.jsonl").code == 0);
-  CHECK(lines_of(t, "other.jsonl") == before);
+  CHECK(json_lines(t, "other.jsonl") == before);
   o = t.sh(early + "--parallel data=2,expert=2 --routing ranks.jsonl");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  CHECK(lines_of(t, "ranks.jsonl") == before);
+  CHECK(json_lines(t, "ranks.jsonl") == before);
   // The counts are those of the two files.
   o = t.sh(late + "--routing late.jsonl --routing-before early.jsonl");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  const auto now = lines_of(t, "late.jsonl");
+  const auto now = json_lines(t, "late.jsonl");
   int tokens = 0, first = 0, others = 0;
   for (size_t i = 0; i < now.size(); ++i)
     for (size_t k = 0; k < now[i]["top_indices"].size(); ++k) {
@@ -88,12 +82,13 @@ TEST_CASE("routing: a record has k experts of each token, and changes are counte
 
 TEST_CASE("routing: with top-p a token has as many experts as it took") {
   TempRun t;
-  train(t, "model.moe.router.selection=top_p model.moe.router.top_p=0.215 model.moe.zero_experts=2");
+  train_qwen3_moe(t,
+                  "model.moe.router.selection=top_p model.moe.router.top_p=0.215 model.moe.zero_experts=2");
   const std::string early = "eval moe/checkpoints/step-00000003 --samples 5 ";
   REQUIRE(t.sh(early + "--routing early.jsonl").code == 0);
   REQUIRE(t.sh(early + "--parallel data=2,expert=2 --routing ranks.jsonl").code == 0);
-  const auto before = lines_of(t, "early.jsonl");
-  CHECK(lines_of(t, "ranks.jsonl") == before);
+  const auto before = json_lines(t, "early.jsonl");
+  CHECK(json_lines(t, "ranks.jsonl") == before);
   REQUIRE(before.size() == 5);
   int of_size[3] = {};
   for (const auto& line : before) {
@@ -110,7 +105,7 @@ TEST_CASE("routing: with top-p a token has as many experts as it took") {
       "early.jsonl");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  const auto now = lines_of(t, "late.jsonl");
+  const auto now = json_lines(t, "late.jsonl");
   int all = 0, others = 0;
   for (size_t i = 0; i < now.size(); ++i)
     for (size_t k = 0; k < now[i]["top_indices"].size(); ++k) {
@@ -125,7 +120,7 @@ TEST_CASE("routing: with top-p a token has as many experts as it took") {
 
 TEST_CASE("routing: other tokens, damaged records, dense models and layouts without all tokens are refused") {
   TempRun t;
-  train(t);
+  train_qwen3_moe(t);
   REQUIRE(t.sh("eval moe --samples 2 --routing two.jsonl").code == 0);
   const auto refused = [&](const std::string& arguments, int code, const std::string& why) {
     const Outcome o = t.sh("eval " + arguments);

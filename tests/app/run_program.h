@@ -34,6 +34,9 @@ inline std::string program() {
   return given && *given ? given : LTRAIN_BINARY;
 }
 
+/// Settings of a run of one process.
+inline const std::string kOneRank = "parallel.data=1 parallel.zero_stage=0 ";
+
 class TempRun {
  public:
   TempRun() {

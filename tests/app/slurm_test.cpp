@@ -16,7 +16,7 @@ using Catch::Contains;
 
 namespace {
 
-SlurmOptions example() {
+SlurmOptions slurm_job() {
   SlurmOptions o;
   o.recipe = "recipes/llama 1b.yaml";
   o.overrides = {"train.train_steps=100", "name=it's"};
@@ -49,7 +49,7 @@ void compare(const std::string& name, const std::string& text) {
 }  // namespace
 
 TEST_CASE("sbatch scripts: as expected, and clean for the shell") {
-  const std::string requeue = slurm_script(example());
+  const std::string requeue = slurm_script(slurm_job());
   compare("slurm-requeue.sbatch", requeue);
   CHECK_THAT(requeue, Contains("output_dir='runs/it'\\''s'") && Contains("*JobState=CANCELLED*"));
   SlurmOptions plain;
@@ -59,7 +59,7 @@ TEST_CASE("sbatch scripts: as expected, and clean for the shell") {
 }
 
 TEST_CASE("sbatch scripts start the ranks in an image") {
-  SlurmOptions o = example();
+  SlurmOptions o = slurm_job();
   o.max_attempts = 0, o.gpus_per_node = 8;
   o.container_image = "registry#ltrain:0.1";
   compare("slurm-pyxis.sbatch", slurm_script(o));
@@ -82,13 +82,13 @@ TEST_CASE("Slurm's forms of time") {
 }
 
 TEST_CASE("values that would break the script are refused") {
-  SlurmOptions o = example();
+  SlurmOptions o = slurm_job();
   o.partition = "long\n#SBATCH --uid=0";
   CHECK_THROWS_WITH(slurm_script(o), Catch::Contains("--partition="));
-  o = example();
+  o = slurm_job();
   o.time = "soon";
   CHECK_THROWS_WITH(slurm_script(o), Catch::Contains("--time=\"soon\""));
-  o = example();
+  o = slurm_job();
   o.time = "3", o.signal_lead_seconds = 120;
   CHECK_THROWS_WITH(slurm_script(o), Catch::Contains("--signal-lead=120"));
 }

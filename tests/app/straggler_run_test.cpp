@@ -11,7 +11,7 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kJob =
+const std::string kFourRanks =
     "run tiny.yaml parallel.data=4 train.micro_batch_size=1 train.train_steps=21 train.eval_interval=0 "
     "checkpoint.save_interval=0 checkpoint.save_at_end=false "
     "telemetry.prometheus=run.prom ";
@@ -40,7 +40,7 @@ TEST_CASE(
            .text = "its process does not run",
            .rank = 1});
   TempRun t;
-  const Outcome o = t.sh(kJob, "LTRAIN_STRAGGLER_STEPS=10 LTRAIN_FAULT=" + c.fault);
+  const Outcome o = t.sh(kFourRanks, "LTRAIN_STRAGGLER_STEPS=10 LTRAIN_FAULT=" + c.fault);
   INFO(c.fault << "\n" << o.text);
   CHECK(o.code == 0);
   CHECK_THAT(o.text, Contains(fmt::format("straggler: rank {} on host ", c.rank)) && Contains(c.text));
@@ -77,7 +77,7 @@ TEST_CASE("a rank that is stopped for short times again and again is named, and 
   // Rank 1 is stopped for 0.1 s of each 0.15 s until step 100; the others wait for it.
   const Outcome o =
       t.shell_with_jobs("LTRAIN_STRAGGLER_STEPS=30 LTRAIN_FAULT=train.batch:*:*:sleep=5 " + program() + " " +
-                        kJob + "train.train_steps=220 train.log_interval=1 2> err & p=$!\n" +
+                        kFourRanks + "train.train_steps=220 train.log_interval=1 2> err & p=$!\n" +
                         "for i in $(seq 600); do grep -q '^step 2/' err && break; sleep 0.02; done\n"
                         "r=$(for c in $(pgrep -P $p); do tr '\\0' '\\n' < /proc/$c/environ | grep -q "
                         "'^LTRAIN_RANK=1$' && echo $c; done)\n"
@@ -95,7 +95,7 @@ TEST_CASE("a run in which all ranks are as slow names none, and one with LTRAIN_
   const auto [fault, more] = GENERATE(std::pair("train.batch:*:*:sleep=30", "LTRAIN_STRAGGLER_STEPS=10 "),
                                       std::pair("train.batch:1:*:sleep=30", "LTRAIN_STRAGGLER_STEPS=0 "));
   TempRun t;
-  const Outcome o = t.sh(kJob, std::string(more) + "LTRAIN_FAULT=" + fault);
+  const Outcome o = t.sh(kFourRanks, std::string(more) + "LTRAIN_FAULT=" + fault);
   INFO(o.text);
   CHECK(o.code == 0);
   CHECK_THAT(o.text, !Contains("straggler:"));

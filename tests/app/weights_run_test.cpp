@@ -2,13 +2,10 @@
 // with it.
 #include <catch2/catch.hpp>
 
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
-
-namespace {
-bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
-}  // namespace
 
 TEST_CASE("a run is exported, and another begins with the folder under any layout") {
   TempRun t;

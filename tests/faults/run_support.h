@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/time_scale.h"
-#include "parallel/comm/socket.h"
+#include "tests/support/free_port.h"
 
 namespace ltrain::test {
 
@@ -183,14 +183,6 @@ inline bool started(const Program& p, size_t ranks) {
     return found.size() == ranks &&
            std::all_of(found.begin(), found.end(), [](int pid) { return handles(pid, SIGTERM); });
   });
-}
-
-/// A TCP port of the loopback address that nobody has now.
-inline int free_port() {
-  int port = 0;
-  std::string error;
-  listen_on("127.0.0.1", {0}, &port, &error);
-  return port;
 }
 
 /// The last `n` lines.

@@ -10,9 +10,9 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 ";
+const std::string kNoEval = "run tiny.yaml data.eval=[] train.eval_interval=0 ";
 const std::string kStages =
-    kRun + "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}]' ";
+    kNoEval + "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}]' ";
 
 /// PREFIX.bin and .idx of Megatron's form with `sequences` documents of as many 16-bit tokens, all 0, in a
 /// file that takes no room.
@@ -36,7 +36,7 @@ double loss_of(const std::string& entry) { return std::stod(entry.substr(entry.f
 
 TEST_CASE("run: a stage changes the mix at its step and not before") {
   TempRun t;
-  REQUIRE(t.sh(kRun + "output_dir=plain").code == 0);
+  REQUIRE(t.sh(kNoEval + "output_dir=plain").code == 0);
   const Outcome staged = t.sh(kStages + "output_dir=staged");
   INFO(staged.text);
   REQUIRE(staged.code == 0);
@@ -90,17 +90,17 @@ TEST_CASE("run: a resume within a stage, before it, and on other ranks reads the
 TEST_CASE("resume: a stage that has begun may not change, and one that has not may") {
   TempRun t;
   REQUIRE(t.sh(kStages + "--steps 4").code == 0);
-  const Outcome changed = t.sh(kRun + "'data.stages=[{from_step: 4, train: [{path: text-val}]}]'");
+  const Outcome changed = t.sh(kNoEval + "'data.stages=[{from_step: 4, train: [{path: text-val}]}]'");
   INFO(changed.text);
   CHECK(changed.code != 0);
   CHECK_THAT(changed.text, Contains("data.stages.0.train"));
-  const Outcome moved = t.sh(kRun);
+  const Outcome moved = t.sh(kNoEval);
   CHECK(moved.code != 0);
   CHECK_THAT(moved.text, Contains("data.stages.0 from sample 24 -> none"));
   const Outcome batch = t.sh(kStages + "train.global_batch_size=16");
   CHECK(batch.code != 0);
   CHECK_THAT(batch.text, Contains("data.stages begin at steps of one batch size"));
-  const Outcome more = t.sh(kRun +
+  const Outcome more = t.sh(kNoEval +
                             "'data.stages=[{from_step: 4, train: [{path: text-val}, {path: text-train}]}, "
                             "{from_step: 6, train: [{path: text-val}]}]'");
   INFO(more.text);
@@ -111,15 +111,15 @@ TEST_CASE("run: a source that would be read more often than max_epochs is refuse
   TempRun t;
   const std::string source =
       "'data.train=[{path: text-train, weight: 1}, {path: text-val, weight: 1, max_epochs: ";
-  const Outcome refused = t.sh(kRun + source + "0.01}]' output_dir=refused");
+  const Outcome refused = t.sh(kNoEval + source + "0.01}]' output_dir=refused");
   INFO(refused.text);
   CHECK(refused.code == 64);
   CHECK_THAT(refused.text,
              Contains("data.train: source 2, text-val: max_epochs = 0.01: a run of train.train_steps = "
                       "6 reads 24 samples"));
-  CHECK(t.sh(kRun + source + "1}]' output_dir=allowed").code == 0);
+  CHECK(t.sh(kNoEval + source + "1}]' output_dir=allowed").code == 0);
   // The draws of all stages count.
-  const Outcome staged = t.sh(kRun +
+  const Outcome staged = t.sh(kNoEval +
                               "'data.train=[{path: text-val, max_epochs: 0.05}]' "
                               "'data.stages=[{from_step: 2, train: [{path: text-val}]}]' output_dir=staged");
   CHECK_THAT(staged.text, Contains("max_epochs = 0.05") && Contains("reads 48 samples"));
@@ -133,7 +133,7 @@ TEST_CASE("run: samples of whole documents, on other ranks and after a resume, a
           << "\n";
   lines.close();
   const std::string run =
-      kRun + "'data.train=[{path: lines.jsonl}]' data.cache=cache data.reset_attention_mask=true ";
+      kNoEval + "'data.train=[{path: lines.jsonl}]' data.cache=cache data.reset_attention_mask=true ";
   const Outcome plain = t.sh(run + "output_dir=plain");
   INFO(plain.text);
   REQUIRE(plain.code == 0);
@@ -240,7 +240,7 @@ TEST_CASE("run: ranks take no more memory than planned with a data set of 100 GB
   write_sparse(t.folder() + "/sparse", 100000, 500000);
   for (const char* more : {"", " data.packing=best_fit"}) {
     const std::string name = std::string("output_dir=b") + (*more ? "1" : "0");
-    const Outcome o = t.sh(kRun + "'data.train=[{path: sparse}]' " + name + more);
+    const Outcome o = t.sh(kNoEval + "'data.train=[{path: sparse}]' " + name + more);
     INFO(o.text);
     REQUIRE(o.code == 0);
     const size_t at = o.text.find("rank 0 used ");

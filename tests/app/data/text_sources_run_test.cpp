@@ -30,7 +30,7 @@ void write_documents(const TempRun& t) {
       0);
 }
 
-const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache ";
+const std::string kCached = "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache ";
 
 }  // namespace
 
@@ -38,11 +38,11 @@ TEST_CASE("run: a dataset folder is tokenised once, and trains like its token fi
   TempRun t;
   write_documents(t);
   REQUIRE(t.sh("data build --input docs --field body --output built --tokenizer byte").code == 0);
-  const Outcome built = t.sh(kRun + "data.train=[built] output_dir=a");
+  const Outcome built = t.sh(kCached + "data.train=[built] output_dir=a");
   INFO(built.text);
   REQUIRE(built.code == 0);
 
-  const std::string folder = kRun + "'data.train=[{path: docs, text: body}]' ";
+  const std::string folder = kCached + "'data.train=[{path: docs, text: body}]' ";
   const Outcome first = t.sh(folder + "output_dir=b");
   INFO(first.text);
   REQUIRE(first.code == 0);
@@ -54,18 +54,18 @@ TEST_CASE("run: a dataset folder is tokenised once, and trains like its token fi
   CHECK_THAT(second.text, !Contains("tokenising"));
   CHECK(t.metric("lm_loss", "c") == t.metric("lm_loss", "a"));
   REQUIRE(t.shell("mv docs moved").code == 0);
-  const Outcome moved = t.sh(kRun + "'data.train=[{path: moved, text: body}]' output_dir=d");
+  const Outcome moved = t.sh(kCached + "'data.train=[{path: moved, text: body}]' output_dir=d");
   CHECK_THAT(moved.text, !Contains("tokenising"));
   CHECK(t.metric("lm_loss", "d") == t.metric("lm_loss", "a"));
   // The same documents from a CSV.
-  REQUIRE(t.sh(kRun + "'data.train=[{path: all.csv, text: body}]' output_dir=e").code == 0);
+  REQUIRE(t.sh(kCached + "'data.train=[{path: all.csv, text: body}]' output_dir=e").code == 0);
   CHECK(t.metric("lm_loss", "e") == t.metric("lm_loss", "a"));
 }
 
 TEST_CASE("run: a resume takes the same data from a folder, and refuses documents that changed") {
   TempRun t;
   write_documents(t);
-  const std::string run = kRun + "'data.train=[{path: docs, text: body}]' ";
+  const std::string run = kCached + "'data.train=[{path: docs, text: body}]' ";
   REQUIRE(t.sh(run + "output_dir=whole").code == 0);
   REQUIRE(t.sh(run + "--steps 3").code == 0);
   const Outcome resumed = t.sh(run);
@@ -83,13 +83,13 @@ TEST_CASE("run: a bad record stops the run before it trains, or is left out and 
   TempRun t;
   write_documents(t);
   REQUIRE(t.shell("echo '{\"body\": 5}' | gzip >> docs/data/train-1.jsonl.gz").code == 0);
-  const std::string run = kRun + "'data.train=[{path: docs, text: body}]' ";
+  const std::string run = kCached + "'data.train=[{path: docs, text: body}]' ";
   const Outcome stopped = t.sh(run);
   INFO(stopped.text);
   CHECK(stopped.code == 65);
   CHECK_THAT(stopped.text, Contains("train-1.jsonl.gz:201: \"body\" is not a string"));
   CHECK(t.metric("lm_loss").empty());
-  const Outcome wrong = t.sh(kRun + "'data.train=[{path: docs, text: bodies}]'");
+  const Outcome wrong = t.sh(kCached + "'data.train=[{path: docs, text: bodies}]'");
   CHECK(wrong.code == 65);
   CHECK_THAT(wrong.text, Contains("train-0.jsonl.gz:1: no key \"bodies\""));
   const Outcome skipped = t.sh(run + "data.on_bad_record=skip");
@@ -102,7 +102,7 @@ TEST_CASE(
     "run: ranks of another launcher tokenise together before they meet, and train as one launcher's do") {
   TempRun t;
   write_documents(t);
-  const std::string run = kRun + "'data.train=[{path: docs, text: body}]' ";
+  const std::string run = kCached + "'data.train=[{path: docs, text: body}]' ";
   REQUIRE(t.sh(run + "output_dir=one").code == 0);
   const std::string joined = run + "data.cache=joined output_dir=two";
   const auto rank = [&](int r) {
@@ -121,13 +121,13 @@ TEST_CASE(
 TEST_CASE("run --dry-run says which data would be tokenised, and writes nothing") {
   TempRun t;
   write_documents(t);
-  const Outcome o = t.sh(kRun + "'data.train=[{path: docs, text: body}]' --dry-run");
+  const Outcome o = t.sh(kCached + "'data.train=[{path: docs, text: body}]' --dry-run");
   INFO(o.text);
   CHECK(o.code == 0);
   CHECK_THAT(o.text,
              Contains("data.train: docs: 2 files") && Contains("are tokenised before the run trains"));
   CHECK_FALSE(fs::exists(t.folder() + "/cache"));
-  const Outcome none = t.sh(kRun + "'data.train=[{path: docs, text: body, split: validation}]' --dry-run");
+  const Outcome none = t.sh(kCached + "'data.train=[{path: docs, text: body, split: validation}]' --dry-run");
   INFO(none.text);
   CHECK(none.code == 65);
   CHECK_THAT(none.text, Contains("no split validation; the configuration default has: test, train"));

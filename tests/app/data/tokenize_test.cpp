@@ -1,19 +1,16 @@
 // ltrain tokenize, and data built with a tokenizer.json.
 #include <catch2/catch.hpp>
 
+#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
 
-namespace {
-const std::string kGolden = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-}
-
 TEST_CASE("tokenize: arguments, standard input, and back") {
   TempRun t;
-  const std::string llama3 = "tokenize --tokenizer " + kGolden + "llama3.tokenizer.json ";
+  const std::string llama3 = "tokenize --tokenizer " + kTokenizerFiles + "llama3.tokenizer.json ";
   const std::string ids = t.sh(llama3 + "'the first'").text;
   CHECK(t.shell("printf 'the first' | " LTRAIN_BINARY " " + llama3).text == ids);
   CHECK(t.sh(llama3 + "--decode " + ids).text == "the first\n");
@@ -28,7 +25,7 @@ TEST_CASE("tokenize: arguments, standard input, and back") {
   CHECK_THAT(with, Catch::Matchers::EndsWith(" " + ids));
   CHECK(t.shell("printf 'the first' | " LTRAIN_BINARY " " + llama3 + "--special-tokens").text == with);
   // The first id of a text may be shown otherwise than the next ones.
-  const std::string metaspace = "tokenize --tokenizer " + kGolden + "metaspace-first.tokenizer.json ";
+  const std::string metaspace = "tokenize --tokenizer " + kTokenizerFiles + "metaspace-first.tokenizer.json ";
   CHECK(t.sh(metaspace + "--decode " + t.sh(metaspace + "'the the'").text).text == "the the\n");
 
   Outcome o = t.sh(llama3 + "--decode 7 90000");
@@ -45,8 +42,8 @@ TEST_CASE("tokenize: arguments, standard input, and back") {
 TEST_CASE("tokenize: cases of a file, up to the first that differs") {
   TempRun t;
   for (const char* name : {"gpt2", "llama2"}) {
-    const std::string file = kGolden + name + ".cases.jsonl";
-    const std::string command = "tokenize --tokenizer " + kGolden + name + ".tokenizer.json --cases ";
+    const std::string file = kTokenizerFiles + name + ".cases.jsonl";
+    const std::string command = "tokenize --tokenizer " + kTokenizerFiles + name + ".tokenizer.json --cases ";
     Outcome o = t.sh(command + file);
     INFO(o.text);
     CHECK(o.code == 0);
@@ -76,7 +73,7 @@ TEST_CASE("tokenize: cases of a file, up to the first that differs") {
 
 TEST_CASE("data build: a tokenizer.json, with the tokens that begin and end documents") {
   TempRun t;
-  REQUIRE(t.shell("mkdir tok && cp " + kGolden +
+  REQUIRE(t.shell("mkdir tok && cp " + kTokenizerFiles +
                   "llama3.tokenizer.json tok/tokenizer.json && printf '%s\\n' '{\"text\": \"the first\"}' "
                   "'{\"text\": \"second\"}' > two.jsonl")
               .code == 0);
@@ -131,7 +128,7 @@ TEST_CASE("data build: a tokenizer.json, with the tokens that begin and end docu
   CHECK(t.sh("tokenize --tokenizer tok --json --split-special-tokens 'a<|end|>b'").text ==
         nlohmann::json(text_ids).dump() + "\n");
   // Another tokenizer is not taken for this one, and a run under the recipe's tokenizer is refused.
-  o = t.sh("data inspect out --tokenizer " + kGolden + "gpt2.tokenizer.json");
+  o = t.sh("data inspect out --tokenizer " + kTokenizerFiles + "gpt2.tokenizer.json");
   CHECK(o.code == 65);
   CHECK_THAT(o.text, Contains("built with tokenizer huggingface of hash"));
   o = t.sh("run tiny.yaml data.train=[out] data.eval=[] train.eval_interval=0 model.vocab_size=600");

@@ -2,6 +2,7 @@
 // tests/golden/tokenizers/tiktoken-*.cases.jsonl, written by scripts/compare/data/compare_tiktoken.py.
 #include <catch2/catch.hpp>
 
+#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -9,7 +10,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 const std::string kRanks = LTRAIN_SOURCE_DIR "/tests/golden/small.tiktoken ";
-const std::string kGolden = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/tiktoken-";
+const std::string kTiktokenCases = kTokenizerFiles + "tiktoken-";
 constexpr int kRankCount = 286;
 }  // namespace
 
@@ -32,7 +33,7 @@ TEST_CASE("tokenizer import: a rank file has tiktoken's ids under each pattern, 
     REQUIRE(o.code == 0);
     CHECK_THAT(o.text,
                Contains(folder + ": tokenizer.json of " + std::to_string(kRankCount + c.ids) + " ids"));
-    o = t.sh("tokenize --tokenizer " + folder + " --cases " + kGolden + c.label + ".cases.jsonl");
+    o = t.sh("tokenize --tokenizer " + folder + " --cases " + kTiktokenCases + c.label + ".cases.jsonl");
     INFO(o.text);
     CHECK(o.code == 0);
     CHECK_THAT(o.text, Contains("150 cases agree"));
@@ -51,8 +52,8 @@ TEST_CASE("tokenizer import: a rank file has tiktoken's ids under each pattern, 
   CHECK(t.sh("data build --input text.txt --output out --force --prepend-bos --tokenizer made-gpt2").code ==
         64);
   // The patterns are not the same, and neither are their ids.
-  CHECK(t.sh("tokenize --tokenizer made-qwen2 --cases " + kGolden + "gpt2.cases.jsonl").code == 65);
-  CHECK(t.sh("tokenize --tokenizer made-gpt2 --cases " + kGolden + "o200k.cases.jsonl").code == 65);
+  CHECK(t.sh("tokenize --tokenizer made-qwen2 --cases " + kTiktokenCases + "gpt2.cases.jsonl").code == 65);
+  CHECK(t.sh("tokenize --tokenizer made-gpt2 --cases " + kTiktokenCases + "o200k.cases.jsonl").code == 65);
 }
 
 TEST_CASE(

@@ -2,6 +2,7 @@
 // and each disagreement of data, recipe and model.
 #include <catch2/catch.hpp>
 
+#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
@@ -9,13 +10,12 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kGolden = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
 constexpr int kIds = 504;  // vocabulary of llama3.tokenizer.json
 
 /// tok: a tokenizer's folder; own-train and own-val: documents of some words in its tokens.
 void add_tokenizer_and_data(const TempRun& t) {
   const Outcome o =
-      t.shell("mkdir tok && cp " + kGolden +
+      t.shell("mkdir tok && cp " + kTokenizerFiles +
               "llama3.tokenizer.json tok/tokenizer.json && printf '{\"eos_token\": \"<|end|>\"}' > "
               "tok/tokenizer_config.json && awk '{print \"{\\\"text\\\": \\\"\" $0 \"\\\"}\"}' text.txt > "
               "text.jsonl && " LTRAIN_BINARY
@@ -72,7 +72,7 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
   CHECK(o.code == 65);
   CHECK_THAT(o.text, Contains("tok: cannot be opened"));
   CHECK(sample("--prompt 'line 1' --tokenizer moved") == made);
-  o = t.sh(generate + "--tokenizer " + kGolden + "gpt2.tokenizer.json");
+  o = t.sh(generate + "--tokenizer " + kTokenizerFiles + "gpt2.tokenizer.json");
   CHECK(o.code == 64);
   CHECK_THAT(o.text, Contains("gpt2.tokenizer.json: is a huggingface tokenizer of hash ") &&
                          Contains("was trained on tokens of huggingface (hash "));
@@ -127,7 +127,7 @@ TEST_CASE(
                 "model.vocab_size = 503: the tokenizer tok has token ids up to 503; nearest valid value: 504",
                 64},
            Case{kind + "data.tokenizer.path=nowhere model.vocab_size=640", "nowhere: cannot be opened", 65},
-           Case{kind + "model.vocab_size=640 data.tokenizer.path=" + kGolden + "qwen2.tokenizer.json",
+           Case{kind + "model.vocab_size=640 data.tokenizer.path=" + kTokenizerFiles + "qwen2.tokenizer.json",
                 "is a huggingface tokenizer of 404 ids and hash ", 64},
            Case{kOwn + "data.tokenizer.eod=3", "data.tokenizer.eod = 3: the sidecar of own-train says ", 64},
            Case{"run tiny.yaml data.tokenizer.kind=huggingface data.tokenizer.path=tok model.vocab_size=640",

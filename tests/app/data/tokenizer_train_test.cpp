@@ -1,18 +1,16 @@
 // ltrain tokenizer train, and runs and data with what it makes and with a SentencePiece model.
 #include <catch2/catch.hpp>
 
+#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;
 
-namespace {
-const std::string kGolden = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-}
-
 TEST_CASE("tokenizer train: a folder that data build and runs take") {
   TempRun t;
-  Outcome o = t.sh("tokenizer train made --input " + kGolden + "training.jsonl --vocab-size 400 --quiet");
+  Outcome o =
+      t.sh("tokenizer train made --input " + kTokenizerFiles + "training.jsonl --vocab-size 400 --quiet");
   INFO(o.text);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.text, Contains("made: tokenizer.json of 400 ids, 143 merges, of 0.1 MB of text in 1 files"));
@@ -54,13 +52,13 @@ TEST_CASE("tokenizer train: what cannot be is refused, and nothing is left") {
 TEST_CASE("a SentencePiece model: data, runs, and a folder that has it alone") {
   TempRun t;
   for (const std::string name : {"bpe-bytes", "unigram-rules"}) {
-    const Outcome o =
-        t.sh("tokenize --tokenizer " + kGolden + name + ".model --cases " + kGolden + name + ".cases.jsonl");
+    const Outcome o = t.sh("tokenize --tokenizer " + kTokenizerFiles + name + ".model --cases " +
+                           kTokenizerFiles + name + ".cases.jsonl");
     INFO(o.text);
     CHECK(o.code == 0);
     CHECK_THAT(o.text, Contains("150 cases agree"));
   }
-  REQUIRE(t.shell("mkdir sp && cp " + kGolden + "bpe-bytes.model sp/tokenizer.model").code == 0);
+  REQUIRE(t.shell("mkdir sp && cp " + kTokenizerFiles + "bpe-bytes.model sp/tokenizer.model").code == 0);
   CHECK(t.sh("data build --input text.txt --output own --tokenizer sp --quiet").code == 0);
   const auto sidecar = nlohmann::json::parse(read_text(t.folder() + "/own.json"));
   CHECK(sidecar["eot"] == 2);
@@ -75,7 +73,7 @@ TEST_CASE("a SentencePiece model: data, runs, and a folder that has it alone") {
   o = t.sh("export run hf --dtype fp32");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  CHECK(read_text(t.folder() + "/hf/tokenizer.model") == read_text(kGolden + "bpe-bytes.model"));
+  CHECK(read_text(t.folder() + "/hf/tokenizer.model") == read_text(kTokenizerFiles + "bpe-bytes.model"));
   const std::string from =
       "run tiny.yaml ~model model.from=hf data.seq_length=32 data.eval=[] train.eval_interval=0 ";
   o = t.sh(from + "data.train=[own] train.train_steps=1 output_dir=from");

@@ -7,7 +7,7 @@ using namespace ltrain::test;
 
 namespace {
 
-void check_losses(const std::vector<std::string>& now, const std::vector<std::string>& then) {
+void check_fp32_losses(const std::vector<std::string>& now, const std::vector<std::string>& then) {
   REQUIRE(now.size() == then.size());
   for (size_t i = 0; i < now.size(); ++i)
     CHECK(std::stod(now[i].substr(2)) == Approx(std::stod(then[i].substr(2))).epsilon(1e-6));
@@ -33,8 +33,8 @@ TEST_CASE("context parallelism over processes gives the losses of one, whichever
     const Outcome o = t.sh(std::string("run tiny.yaml ") + layout + packed);
     INFO(layout << "\n" << o.text);
     REQUIRE(o.code == 0);
-    check_losses(t.metric("lm_loss"), losses);
-    check_losses(t.metric("eval_loss"), evals);
+    check_fp32_losses(t.metric("lm_loss"), losses);
+    check_fp32_losses(t.metric("eval_loss"), evals);
     const auto plan = nlohmann::json::parse(read_text(t.folder() + "/run/plan.json"));
     const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-00000.json"));
     CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
@@ -45,7 +45,7 @@ TEST_CASE("context parallelism over processes gives the losses of one, whichever
   const Outcome o = t.sh("run tiny.yaml" + packed);
   INFO(o.text);
   REQUIRE(o.code == 0);
-  check_losses(t.metric("lm_loss"), losses);
+  check_fp32_losses(t.metric("lm_loss"), losses);
   CHECK(t.sh("generate run --prompt 'line ' --tokens 5").code == 0);  // one process, whatever trained it
   CHECK(t.sh("eval run").code == 0);
   const Outcome refused = t.sh("run tiny.yaml parallel.context=3");

@@ -2,17 +2,16 @@
 #include <catch2/catch.hpp>
 
 #include "base/json/json.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
 
 namespace {
 
-const std::string kRun =
+const std::string kTwoSites =
     "run tiny.yaml diloco.sites=2 diloco.inner_steps=3 checkpoint.save_interval=3 "
     "checkpoint.async_save=false ";
-
-bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
 
 nlohmann::json json_of(const TempRun& t, const std::string& file) {
   return nlohmann::json::parse(read_text(t.folder() + "/" + file));
@@ -22,7 +21,7 @@ nlohmann::json json_of(const TempRun& t, const std::string& file) {
 
 TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint bit for bit") {
   TempRun t;
-  const Outcome whole = t.sh(kRun);
+  const Outcome whole = t.sh(kTwoSites);
   INFO(whole.text);
   REQUIRE(whole.code == 0);
   const auto plan = json_of(t, "run/plan.json")["ranks"][0], used = json_of(t, "run/logs/usage-00000.json");
@@ -38,8 +37,8 @@ TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint 
   CHECK(first.find("optimizer/outer_momentum/") != std::string::npos);
   CHECK(second.find("optimizer/exp_avg_site_00001/") != std::string::npos);
   std::filesystem::remove_all(t.folder() + "/run");
-  REQUIRE(t.sh(kRun + "train.stop_step=3").code == 0);
-  const Outcome rest = t.sh(kRun);
+  REQUIRE(t.sh(kTwoSites + "train.stop_step=3").code == 0);
+  const Outcome rest = t.sh(kTwoSites);
   INFO(rest.text);
   CHECK(has(rest, "resuming from run/checkpoints/step-00000003"));
   CHECK((shard("0") == first && shard("1") == second));
@@ -54,7 +53,7 @@ TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint 
 TEST_CASE("a run of sites with shares counts all samples, sends as planned, and goes on bit for bit") {
   TempRun t;
   const std::string shares = "diloco.shares=[3,1] train.micro_batch_size=1 ";
-  const Outcome whole = t.sh(kRun + shares);
+  const Outcome whole = t.sh(kTwoSites + shares);
   INFO(whole.text);
   REQUIRE(whole.code == 0);
   CHECK(t.metric("consumed_samples").back() == "6:48");
@@ -74,12 +73,12 @@ TEST_CASE("a run of sites with shares counts all samples, sends as planned, and 
   };
   const std::string end = shards();
   std::filesystem::remove_all(t.folder() + "/run");
-  REQUIRE(t.sh(kRun + shares + "train.stop_step=3").code == 0);
-  REQUIRE(t.sh(kRun + shares).code == 0);
+  REQUIRE(t.sh(kTwoSites + shares + "train.stop_step=3").code == 0);
+  REQUIRE(t.sh(kTwoSites + shares).code == 0);
   CHECK(shards() == end);
   // From the same checkpoint with other shares.
   std::filesystem::remove_all(t.folder() + "/run/checkpoints/step-00000006");
-  const Outcome other = t.sh(kRun + "diloco.shares=[1,3] train.micro_batch_size=1");
+  const Outcome other = t.sh(kTwoSites + "diloco.shares=[1,3] train.micro_batch_size=1");
   INFO(other.text);
   CHECK(other.code == 0);
   CHECK(has(other, "diloco.shares [3, 1] -> [1, 3]"));
@@ -88,12 +87,12 @@ TEST_CASE("a run of sites with shares counts all samples, sends as planned, and 
 
 TEST_CASE("a request to stop waits for the next synchronization of sites") {
   TempRun t;
-  const Outcome o = t.sh(kRun + "train.exit_duration_in_mins=0.00001");
+  const Outcome o = t.sh(kTwoSites + "train.exit_duration_in_mins=0.00001");
   INFO(o.text);
   CHECK(o.code == 75);
   CHECK(has(o, "saved run/checkpoints/step-00000003"));
   CHECK_FALSE(has(o, "step 4/6"));
-  const Outcome steps = t.sh(kRun + "--steps 1");
+  const Outcome steps = t.sh(kTwoSites + "--steps 1");
   INFO(steps.text);
   CHECK(steps.code == 64);
   CHECK(has(steps, "nearest valid value: --steps 3, which ends at step 6"));
@@ -103,7 +102,7 @@ TEST_CASE("a site with a loss that is not finite ends the run by name") {
   TempRun t;
   const auto [fault, rank] =
       GENERATE(std::pair("train.loss:0:2:nan", "rank 0"), std::pair("train.loss:1:2:nan", "rank 1"));
-  const Outcome o = t.sh(kRun, std::string("LTRAIN_FAULT=") + fault);
+  const Outcome o = t.sh(kTwoSites, std::string("LTRAIN_FAULT=") + fault);
   INFO(o.text);
   CHECK(o.code == 76);
   CHECK(has(o, "a weight was NaN or infinite: "));

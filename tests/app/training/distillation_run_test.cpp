@@ -12,10 +12,8 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kGolden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/distillation";
-
 /// The first lines of text, in fp64, by the Llama of tests/golden/distillation.
-const std::string kDistill = "run tiny.yaml distillation.teacher=" + kGolden +
+const std::string kDistill = "run tiny.yaml distillation.teacher=" + kDistillationFiles +
                              " distillation.kd_ratio=0.6 distillation.temperature=1.5 data.eval=[] "
                              "train.eval_interval=0 checkpoint.save_interval=0 ";
 
@@ -23,13 +21,13 @@ const std::string kDistill = "run tiny.yaml distillation.teacher=" + kGolden +
 
 TEST_CASE("distillation: losses, divergences and norms are those of PyTorch and TRL") {
   TempRun t;
-  const auto want = nlohmann::json::parse(read_text(kGolden + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_text(kDistillationFiles + "/losses.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
   for (const auto& [name, run] : want["runs"].items()) {
     const auto& options = run["options"];
     const Outcome o =
-        t.sh("run sft.yaml distillation.teacher=" + kGolden +
+        t.sh("run sft.yaml distillation.teacher=" + kDistillationFiles +
              " distillation.kd_ratio=" + options["kd_ratio"].dump() +
              " distillation.temperature=" + options["temperature"].dump() + " 'output_dir=" + name + "'");
     INFO(name << "\n" << o.text);
@@ -89,7 +87,7 @@ TEST_CASE("distillation: the loss does not depend on micro-batch, accumulation o
                              "parallel.data=2 parallel.zero_stage=1 train.micro_batch_size=2",
                              "parallel.data=2 parallel.zero_stage=3 train.micro_batch_size=4",
                              "parallel.data=1 parallel.zero_stage=0 parallel.context=2"})
-    check_losses(t, fp64 + layout, "layout" + std::to_string(run++), "one");
+    check_distilled_losses(t, fp64 + layout, "layout" + std::to_string(run++), "one");
   // The teacher's five heads do not divide over two ranks: here another one teaches.
   const std::string other = fp64 + "distillation.teacher=" + trl_folder() + " train.logits_chunk_size=40 ";
   const Outcome whole = t.sh(other + "output_dir=other parallel.data=1 parallel.zero_stage=0");
@@ -98,7 +96,7 @@ TEST_CASE("distillation: the loss does not depend on micro-batch, accumulation o
   for (const char* layout :
        {"parallel.data=1 parallel.zero_stage=0 parallel.tensor=2",
         "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true"})
-    check_losses(t, other + layout, "layout" + std::to_string(run++), "other");
+    check_distilled_losses(t, other + layout, "layout" + std::to_string(run++), "other");
 }
 
 TEST_CASE("distillation: checkpoints teach, resumed runs repeat to the bit, and a student needs no teacher") {

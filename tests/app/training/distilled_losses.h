@@ -9,9 +9,12 @@
 
 namespace ltrain::test {
 
+/// Folder of a tiny teacher, its data and losses of other programs.
+inline const std::string kDistillationFiles = LTRAIN_SOURCE_DIR "/tests/golden/distillation";
+
 /// Runs `command` as `name`: its losses, divergences and norms are those of the run `like` to 1e-12.
-inline void check_losses(const TempRun& t, const std::string& command, const std::string& name,
-                         const std::string& like) {
+inline void check_distilled_losses(const TempRun& t, const std::string& command, const std::string& name,
+                                   const std::string& like) {
   const Outcome o = t.sh(command + " output_dir=" + name);
   INFO(command << "\n" << o.text);
   REQUIRE(o.code == 0);

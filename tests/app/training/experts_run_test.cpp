@@ -4,6 +4,7 @@
 
 #include "base/json/json.h"
 #include "tests/app/run_program.h"
+#include "tests/app/training/losses.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -11,30 +12,26 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kRun =
+/// Sequences of the evaluations.
+const char* const kSamples = " --samples 16";
+
+const std::string kEightExperts =
     "run tiny.yaml model.moe.num_experts=8 model.moe.top_k=2 train.train_steps=40 train.eval_interval=0 "
     "checkpoint.save_interval=0 optimizer.lr=1e-2";
-
-double loss(const TempRun& t, const std::string& model) {
-  const Outcome o = t.sh("eval " + model + " --samples 16 --precision fp64 --threads 1 --json 2>/dev/null");
-  INFO(o.text);
-  REQUIRE(o.code == 0);
-  return nlohmann::json::parse(o.text)["sets"][0]["loss"].get<double>();
-}
 
 }  // namespace
 
 TEST_CASE("experts are copied without a change of the loss, and left out or merged by their use") {
   TempRun t;
-  REQUIRE(t.sh(kRun).code == 0);
+  REQUIRE(t.sh(kEightExperts).code == 0);
   REQUIRE(t.sh("eval run --samples 16 --routing routing.jsonl").code == 0);
-  const double whole = loss(t, "run");
+  const double whole = eval_loss(t, "run", kSamples);
   for (const char* copies : {"2", "3"}) {
     const Outcome added =
         t.sh("checkpoint experts add run more" + std::string(copies) + " --copies " + copies + " -q");
     INFO(added.text);
     REQUIRE(added.code == 0);
-    CHECK(std::abs(loss(t, "more" + std::string(copies)) - whole) < 1e-12 * whole);
+    CHECK(std::abs(eval_loss(t, "more" + std::string(copies), kSamples) - whole) < 1e-12 * whole);
   }
   for (const std::string kind : {"prune", "merge"}) {
     const Outcome made =
@@ -45,9 +42,9 @@ TEST_CASE("experts are copied without a change of the loss, and left out or merg
     CHECK(report["settings"] == nlohmann::json{"model.moe.num_experts=4"});
     CHECK(report["kept_choices"].get<double>() > 0.5);
     CHECK(report["origins"]["0"].size() == 4);
-    CHECK(loss(t, kind) > whole);
+    CHECK(eval_loss(t, kind, kSamples) > whole);
     CHECK(t.sh("checkpoint verify " + kind).code == 0);
-    CHECK(t.sh(kRun + " checkpoint.load.path=" + kind +
+    CHECK(t.sh(kEightExperts + " checkpoint.load.path=" + kind +
                " model.moe.num_experts=4 train.train_steps=2 output_dir=from-" + kind)
               .code == 0);
   }
@@ -57,7 +54,7 @@ TEST_CASE("experts are copied without a change of the loss, and left out or merg
   REQUIRE(reap.code == 0);
   const auto report = nlohmann::json::parse(reap.text);
   CHECK(report["kept_saliency"].get<double>() > 0.5);
-  CHECK(loss(t, "reap") > whole);
+  CHECK(eval_loss(t, "reap", kSamples) > whole);
   for (const auto& [arguments, text] :
        {std::pair("", "expected one of --routing and --samples, got neither"),
         std::pair("--samples 4 --routing routing.jsonl", "expected one of --routing and --samples, got both"),

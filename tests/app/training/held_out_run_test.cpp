@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 #include "tests/app/trl_recipe.h"
 
@@ -38,13 +39,6 @@ std::string command_of(const std::string& task) {
          "model.max_position_embeddings=256 checkpoint.save_interval=0 optimizer.lr=0.003 precision=fp64 "
          "train.train_steps=4 task=" +
          task + " ";
-}
-
-Outcome succeeds(const TempRun& t, const std::string& command) {
-  Outcome o = t.sh(command);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-  return o;
 }
 
 std::vector<std::string> keys_of(const std::string& task) {

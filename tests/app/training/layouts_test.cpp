@@ -48,7 +48,7 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-void check_losses(const std::vector<std::string>& one, const std::vector<std::string>& many) {
+void check_fp64_losses(const std::vector<std::string>& one, const std::vector<std::string>& many) {
   REQUIRE(one.size() == 6);
   REQUIRE(many.size() == one.size());
   for (size_t i = 0; i < one.size(); ++i) {
@@ -69,7 +69,7 @@ TEST_CASE("every layout through the launcher: losses of one process, planned byt
     const Outcome o = t.sh(kBase + l.settings + " output_dir=many");
     INFO(l.name << "\n" << o.text);
     REQUIRE(o.code == 0);
-    check_losses(one, t.metric("lm_loss", "many"));
+    check_fp64_losses(one, t.metric("lm_loss", "many"));
     const auto plan = nlohmann::json::parse(read_text(t.folder() + "/many/plan.json"));
     std::map<std::string, int64_t> planned, used;
     for (const auto& c : plan["ranks"][0]["communication"])
@@ -107,7 +107,7 @@ TEST_CASE("a run goes on from a checkpoint under one layout after another, as if
     INFO(o.text);
     REQUIRE(o.code == 0);
   }
-  check_losses(one, t.metric("lm_loss", "many"));
+  check_fp64_losses(one, t.metric("lm_loss", "many"));
   CHECK(t.sh("checkpoint verify many").code == 0);
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("shard_group: node is the ranks that each node has, nodes that differ 
   const Outcome node = on_nodes(t, {2, 2}, hybrid + "node output_dir=node");
   INFO(node.text);
   REQUIRE(node.code == 0);
-  check_losses(t.metric("lm_loss", "one"), t.metric("lm_loss", "node"));
+  check_fp64_losses(t.metric("lm_loss", "one"), t.metric("lm_loss", "node"));
   // The same as by number, to the bit, through the launcher: one node there.
   REQUIRE(t.sh(kBase + hybrid + "2 output_dir=number").code == 0);
   CHECK(t.metric("lm_loss", "node") == t.metric("lm_loss", "number"));

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/app/run_program.h"
+#include "tests/app/training/losses.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
@@ -16,11 +17,6 @@ const std::string kLora =
     "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 optimizer.lr=0.01 "
     "train.train_steps=4 " +
     kAdapters;
-
-void check_close(const std::vector<double>& got, const std::vector<double>& want) {
-  REQUIRE(got.size() == want.size());
-  for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-12 * want[i]);
-}
 
 }  // namespace
 
@@ -48,7 +44,7 @@ TEST_CASE("lora: a run from a folder, resumed on other layouts, has the losses o
     const Outcome rest = t.sh(kLora + load + "output_dir=" + name + " " + layout);
     INFO(rest.text);
     REQUIRE(rest.code == 0);
-    check_close(t.values("lm_loss", name), want);
+    check_same_losses(t.values("lm_loss", name), want);
   }
 }
 
@@ -119,7 +115,7 @@ TEST_CASE("lora: with magnitudes, merged weights and adapters in PEFT's form are
   const Outcome rest = t.sh(run + "output_dir=parts parallel.data=1 parallel.zero_stage=0 parallel.tensor=2");
   INFO(rest.text);
   REQUIRE(rest.code == 0);
-  check_close(t.values("lm_loss", "parts"), t.values("lm_loss", "whole"));
+  check_same_losses(t.values("lm_loss", "parts"), t.values("lm_loss", "whole"));
 }
 
 TEST_CASE(
@@ -147,7 +143,7 @@ TEST_CASE(
     const Outcome rest = t.sh(trained + "parallel.zero_stage=1 output_dir=" + name + " " + layout);
     INFO(layout << "\n" << rest.text);
     REQUIRE(rest.code == 0);
-    check_close(t.values("lm_loss", name), t.values("lm_loss", "one"));
+    check_same_losses(t.values("lm_loss", name), t.values("lm_loss", "one"));
   }
   REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
   REQUIRE(t.sh("export one adapter --adapter").code == 0);
@@ -201,7 +197,7 @@ TEST_CASE("lora: magnitudes of experts resume on other layouts, and merged are t
       t.sh(dora + "parallel.data=2 parallel.expert=2 parallel.zero_stage=1 output_dir=parts");
   INFO(rest.text);
   REQUIRE(rest.code == 0);
-  check_close(t.values("lm_loss", "parts"), t.values("lm_loss", "one"));
+  check_same_losses(t.values("lm_loss", "parts"), t.values("lm_loss", "one"));
   // The last step's samples, by the merged model and by the one without adapters.
   const std::string next = run + alone + "precision=fp64 train.train_steps=5 checkpoint.load.path=";
   std::vector<double> losses;
@@ -243,7 +239,7 @@ TEST_CASE("lora: PiSSA of experts begins with the model's loss under every layou
     const Outcome many = t.sh(pissa + "output_dir=" + name + " " + layout);
     INFO(layout << "\n" << many.text);
     REQUIRE(many.code == 0);
-    check_close(t.values("lm_loss", name), want);
+    check_same_losses(t.values("lm_loss", name), want);
   }
   REQUIRE(t.sh("export one merged --merge --dtype fp32").code == 0);
   const Outcome adapter = t.sh("export one adapter --adapter");
@@ -332,7 +328,7 @@ TEST_CASE("lora: with weights in NF4 a run resumes on other layouts, and its mer
     const Outcome rest = t.sh(nf4 + "output_dir=" + name + " " + (run % 2 ? layout : alone));
     INFO(rest.text);
     REQUIRE(rest.code == 0);
-    check_close(t.values("lm_loss", name), want);
+    check_same_losses(t.values("lm_loss", name), want);
   }
   const Outcome other =
       t.sh(kLora + model + alone + "checkpoint.load.path=folder output_dir=one train.train_steps=5");
@@ -378,7 +374,7 @@ TEST_CASE("lora: adapters on NF4 train as on the dequantised weights, with magni
   REQUIRE(t.sh(run + dora + nf4 + "output_dir=quantised").code == 0);
   REQUIRE(t.sh(run + dora + "checkpoint.load.path=dequantised output_dir=full").code == 0);
   REQUIRE(t.sh(run + dora + "checkpoint.load.path=folder output_dir=other").code == 0);
-  check_close(t.values("lm_loss", "quantised"), t.values("lm_loss", "full"));
+  check_same_losses(t.values("lm_loss", "quantised"), t.values("lm_loss", "full"));
   CHECK(std::abs(t.values("lm_loss", "quantised")[0] - t.values("lm_loss", "other")[0]) > 1e-5);
 }
 
@@ -415,7 +411,7 @@ TEST_CASE(
     const Outcome many = t.sh(pissa + "output_dir=" + name + " " + layout);
     INFO(layout << "\n" << many.text);
     REQUIRE(many.code == 0);
-    check_close(t.values("lm_loss", name), want);
+    check_same_losses(t.values("lm_loss", name), want);
   }
   // At the first step the merged model is the folder's.
   REQUIRE(t.sh(pissa + alone + "output_dir=first optimizer.lr=1e-30 train.train_steps=1").code == 0);

@@ -4,13 +4,10 @@
 #include <catch2/catch.hpp>
 
 #include "base/json/json.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 
 using namespace ltrain::test;
-
-namespace {
-bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
-}  // namespace
 
 TEST_CASE("a dense run becomes an MoE model, trains, resumes, and is reported") {
   TempRun t;

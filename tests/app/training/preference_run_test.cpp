@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "tests/app/run_program.h"
+#include "tests/app/training/losses.h"
+#include "tests/app/training/preference_pairs.h"
 #include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
@@ -10,33 +12,18 @@ using Catch::Contains;
 
 namespace {
 
-void write_pairs(const TempRun& t) {
-  std::ofstream pairs(t.folder() + "/pairs.jsonl");
-  for (int i = 0; i < 90; ++i) {
-    const std::string good = " " + std::to_string(i + 1) + std::string(static_cast<size_t>(i % 4), '.'),
-                      bad = " no, " + std::to_string(i * i);
-    pairs << nlohmann::json{{"prompt", "What follows " + std::to_string(i) + "?"},
-                            {"chosen", good},
-                            {"rejected", bad}}
-                 .dump()
-          << "\n";
-  }
-}
-
 const std::string kDpo =
     "run tiny.yaml task=dpo 'data.train=[{path: pairs.jsonl}]' data.eval=[] train.eval_interval=0 "
     "data.cache=cache data.seq_length=128 model.max_position_embeddings=128 checkpoint.save_interval=0 "
     "optimizer.lr=0.003 preference.beta=0.5 ";
 
 /// Runs a command that writes the folder `name`, whose losses must be the expected ones.
-void check_losses(const TempRun& t, const std::string& command, const std::string& name,
-                  const std::vector<double>& expected) {
+void check_preference_losses(const TempRun& t, const std::string& command, const std::string& name,
+                             const std::vector<double>& expected) {
   const Outcome o = t.sh(command);
   INFO(command << "\n" << o.text);
   REQUIRE(o.code == 0);
-  const std::vector<double> got = t.values("lm_loss", name);
-  REQUIRE(got.size() == expected.size());
-  for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= 1e-12 * expected[i]);
+  check_same_losses(t.values("lm_loss", name), expected);
 }
 
 /// Compares a reference that each step makes, under every layout, with one computed before: `dpo` with each
@@ -57,7 +44,8 @@ void check_reference_in_step(const TempRun& t, const std::string& dpo, const std
           "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
           "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
       const std::string name = "in_step" + std::to_string(run++);
-      check_losses(t, dpo + kind + reference + "output_dir=" + name + " " + layout, name, expected);
+      check_preference_losses(t, dpo + kind + reference + "output_dir=" + name + " " + layout, name,
+                              expected);
       CHECK(!std::filesystem::exists(t.folder() + "/" + name + "/reference-sums.bin"));
     }
   }
@@ -123,7 +111,7 @@ TEST_CASE("dpo: the loss does not depend on micro-batch, accumulation, packing o
                              "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
                              "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
-    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+    check_preference_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
     CHECK(t.metric("rewards/accuracy", name) == t.metric("rewards/accuracy", "one"));
   }
   // All pairs in each step, packed into longer and shorter samples.
@@ -161,7 +149,7 @@ TEST_CASE("dpo: adapters begin at equal models, and have the losses of one proce
                              "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
                              "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
-    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+    check_preference_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
   }
   REQUIRE(t.sh("export one merged --merge").code == 0);
   // The reference has no dropout, and the policy has.
@@ -169,8 +157,9 @@ TEST_CASE("dpo: adapters begin at equal models, and have the losses of one proce
   INFO(drop.text);
   REQUIRE(drop.code == 0);
   CHECK(t.values("lm_loss", "drop")[3] != expected[3]);
-  check_losses(t, dpo + "output_dir=drop2 lora.dropout=0.1 parallel.data=2 train.micro_batch_size=2", "drop2",
-               t.values("lm_loss", "drop"));
+  check_preference_losses(t,
+                          dpo + "output_dir=drop2 lora.dropout=0.1 parallel.data=2 train.micro_batch_size=2",
+                          "drop2", t.values("lm_loss", "drop"));
 }
 
 TEST_CASE("dpo: a reference without adapters, in each step, has the losses of one computed before") {
@@ -242,15 +231,16 @@ TEST_CASE("dpo: a model with experts has TRL's losses, and those of one process 
         "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 preference.reference=resident",
         "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2 preference.reference=resident"}) {
     const std::string name = "layout" + std::to_string(run++);
-    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+    check_preference_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
   }
   const std::string lora = dpo + "lora.r=4 'lora.target_modules=[\"*.experts.*\"]' optimizer.lr=0.02 ";
   REQUIRE(t.sh(lora + "output_dir=lora parallel.data=1 parallel.zero_stage=0").code == 0);
   const std::vector<double> adapted = t.values("lm_loss", "lora");
   REQUIRE(adapted.size() == 3);
   CHECK(adapted[2] < adapted[0] - 1e-3);
-  check_losses(t, lora + "output_dir=off parallel.data=2 parallel.expert=2 preference.reference=adapters_off",
-               "off", adapted);
+  check_preference_losses(
+      t, lora + "output_dir=off parallel.data=2 parallel.expert=2 preference.reference=adapters_off", "off",
+      adapted);
 }
 
 TEST_CASE("dpo: another model is the reference under every layout, for held-out texts and resumed runs") {
@@ -276,7 +266,7 @@ TEST_CASE("dpo: another model is the reference under every layout, for held-out 
         "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
         "parallel.data=1 parallel.zero_stage=0 parallel.context=2"}) {
     const std::string name = "layout" + std::to_string(run++);
-    check_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
+    check_preference_losses(t, dpo + "output_dir=" + name + " " + layout, name, expected);
   }
   // A policy that stays has equal losses on texts that train and on the same ones held out.
   REQUIRE(t.shell("head -n 8 pairs.jsonl > eight.jsonl").code == 0);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/app/run_program.h"
+#include "tests/app/training/losses.h"
 #include "tests/runtime/weights/support.h"
 
 using namespace ltrain;
@@ -12,14 +13,7 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kRun = "run tiny.yaml model.num_hidden_layers=3 ";
-
-double loss(const TempRun& t, const std::string& model) {
-  const Outcome o = t.sh("eval " + model + " --precision fp64 --threads 1 --json 2>/dev/null");
-  INFO(o.text);
-  REQUIRE(o.code == 0);
-  return nlohmann::json::parse(o.text)["sets"][0]["loss"].get<double>();
-}
+const std::string kThreeLayers = "run tiny.yaml model.num_hidden_layers=3 ";
 
 /// Zeros one row of an fp32 matrix, or one column.
 void zero(Made& m, int64_t index, bool column) {
@@ -33,7 +27,7 @@ void zero(Made& m, int64_t index, bool column) {
 
 TEST_CASE("pruning a layer that adds zero and neurons whose output is zero changes no loss, to the bit") {
   TempRun t;
-  REQUIRE(t.sh(kRun).code == 0);
+  REQUIRE(t.sh(kThreeLayers).code == 0);
   REQUIRE(t.sh("export run hf --dtype fp32 -q").code == 0);
   Tensors tensors = read_tensors(t.folder() + "/hf");
   for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) {
@@ -63,18 +57,18 @@ TEST_CASE("pruning a layer that adds zero and neurons whose output is zero chang
   REQUIRE(t.sh("checkpoint prune dead less --layers 0,2 --intermediate-size 51 -q").code == 0);
   REQUIRE(t.sh("checkpoint prune dead other --layers 0,1 -q").code == 0);
   const std::string data = " --seq-length 32 --data text-val";
-  const double whole = loss(t, "dead" + data);
-  CHECK(loss(t, "small" + data) == whole);
-  CHECK(loss(t, "less" + data) != whole);
-  CHECK(loss(t, "other" + data) != whole);
+  const double whole = eval_loss(t, "dead" + data);
+  CHECK(eval_loss(t, "small" + data) == whole);
+  CHECK(eval_loss(t, "less" + data) != whole);
+  CHECK(eval_loss(t, "other" + data) != whole);
 }
 
 TEST_CASE(
     "prune and distil are two commands: the student begins with the pruned weights and nears its teacher") {
   TempRun t;
-  REQUIRE(
-      t.sh(kRun + "train.train_steps=60 train.eval_interval=0 checkpoint.save_interval=0 optimizer.lr=1e-2")
-          .code == 0);
+  REQUIRE(t.sh(kThreeLayers +
+               "train.train_steps=60 train.eval_interval=0 checkpoint.save_interval=0 optimizer.lr=1e-2")
+              .code == 0);
   const Outcome pruned = t.sh("checkpoint prune run small --layers 0,2 --intermediate-size 48 --json");
   INFO(pruned.text);
   REQUIRE(pruned.code == 0);
@@ -99,7 +93,7 @@ TEST_CASE(
 
 TEST_CASE("pruning by activations keeps the neurons and layers of largest importance in its report") {
   TempRun t;
-  REQUIRE(t.sh(kRun).code == 0);
+  REQUIRE(t.sh(kThreeLayers).code == 0);
   const Outcome o = t.sh(
       "checkpoint prune run small --layers-keep 2 --intermediate-size 24 --samples 6 --precision fp64 --json "
       "2>/dev/null");

@@ -5,7 +5,9 @@
 
 #include "kernels/optimizer/fake_quantize.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
+#include "tests/app/training/losses.h"
 #include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
@@ -17,19 +19,7 @@ namespace {
 const std::string kQuantized =
     "run tiny.yaml precision=fp64 train.eval_interval=0 checkpoint.save_interval=2 optimizer.lr=0.01 "
     "train.train_steps=4 model.hidden_size=64 model.intermediate_size=128 ";
-const std::string kOne = "parallel.data=1 parallel.zero_stage=0 ";
 const std::string kInt4 = "quantization.weights=int4 quantization.group_size=32 ";
-
-void check_close(const std::vector<double>& got, const std::vector<double>& want) {
-  REQUIRE((got.size() == want.size() && !want.empty()));
-  for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= 1e-12 * want[i]);
-}
-
-void ok(const TempRun& t, const std::string& command) {
-  const Outcome o = t.sh(command);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-}
 
 template <class T>
 std::vector<T> read(const ltrain::SafetensorsFile& file, const std::string& name, const char* dtype) {
@@ -69,7 +59,7 @@ TEST_CASE("quantization: losses in fp64 do not depend on the layout, nor on a re
   TempRun t;
   for (const std::string codes : {"int4", "fp8"}) {
     const std::string run = kQuantized + "quantization.weights=" + codes + " ";
-    ok(t, run + "quantization.group_size=32 " + kOne + "output_dir=one-" + codes);
+    succeeds(t, run + "quantization.group_size=32 " + kOneRank + "output_dir=one-" + codes);
     const std::vector<double> want = t.values("lm_loss", "one-" + codes);
     int n = 0;
     for (const char* layout : {"parallel.zero_stage=1", "parallel.zero_stage=2", "parallel.zero_stage=3",
@@ -77,18 +67,18 @@ TEST_CASE("quantization: losses in fp64 do not depend on the layout, nor on a re
                                "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2"}) {
       INFO(codes << " " << layout);
       const std::string name = codes + std::to_string(n++);
-      ok(t, run + "quantization.group_size=32 " + layout + " output_dir=" + name);
-      check_close(t.values("lm_loss", name), want);
+      succeeds(t, run + "quantization.group_size=32 " + layout + " output_dir=" + name);
+      check_same_losses(t.values("lm_loss", name), want);
     }
     // A row of 32 and of 64 columns has its own buckets.
-    ok(t, run + "quantization.group_size=0 " + kOne + "output_dir=rows-" + codes);
-    ok(t, run + "quantization.group_size=0 parallel.zero_stage=3 output_dir=rows3-" + codes);
-    check_close(t.values("lm_loss", "rows3-" + codes), t.values("lm_loss", "rows-" + codes));
+    succeeds(t, run + "quantization.group_size=0 " + kOneRank + "output_dir=rows-" + codes);
+    succeeds(t, run + "quantization.group_size=0 parallel.zero_stage=3 output_dir=rows3-" + codes);
+    check_same_losses(t.values("lm_loss", "rows3-" + codes), t.values("lm_loss", "rows-" + codes));
     CHECK(t.values("lm_loss", "rows-" + codes) != want);
   }
-  ok(t, kQuantized + kInt4 + kOne + "output_dir=half train.stop_step=2");
-  ok(t, kQuantized + kInt4 + "parallel.zero_stage=3 output_dir=half");
-  check_close(t.values("lm_loss", "half"), t.values("lm_loss", "one-int4"));
+  succeeds(t, kQuantized + kInt4 + kOneRank + "output_dir=half train.stop_step=2");
+  succeeds(t, kQuantized + kInt4 + "parallel.zero_stage=3 output_dir=half");
+  check_same_losses(t.values("lm_loss", "half"), t.values("lm_loss", "one-int4"));
 }
 
 TEST_CASE("quantization: a resume in the middle is bit for bit, with every optimizer that has other states") {
@@ -100,9 +90,9 @@ TEST_CASE("quantization: a resume in the middle is bit for bit, with every optim
     INFO(settings);
     const std::string run = "run tiny.yaml " + kInt4 + settings + " ";
     const std::string name = std::to_string(std::hash<std::string>()(settings));
-    ok(t, run + "output_dir=a" + name);
-    ok(t, run + "output_dir=b" + name + " train.stop_step=4");
-    ok(t, run + "output_dir=b" + name);
+    succeeds(t, run + "output_dir=a" + name);
+    succeeds(t, run + "output_dir=b" + name + " train.stop_step=4");
+    succeeds(t, run + "output_dir=b" + name);
     for (const char* key : {"lm_loss", "grad_norm"})
       CHECK(t.metric(key, "a" + name) == t.metric(key, "b" + name));
     CHECK(t.metric("eval_loss", "a" + name).back() == t.metric("eval_loss", "b" + name).back());
@@ -115,13 +105,13 @@ TEST_CASE("quantization: eval, generate and export have the weights of the steps
     for (const std::string codes : {"int4", "int8", "fp8"}) {
       INFO(precision << " " << codes);
       const std::string name = precision + codes;
-      ok(t,
-         "run tiny.yaml train.train_steps=3 train.eval_steps=51 parallel.data=1 parallel.zero_stage=0 "
-         "train.micro_batch_size=5 train.global_batch_size=5 precision=" +
-             precision + " quantization.weights=" + codes +
-             " quantization.group_size=32 'quantization.ignore=[\"*.o_proj.*\"]' output_dir=" + name);
-      ok(t, "export " + name + " hf-" + name);
-      ok(t, "export " + name + " masters-" + name + " --masters --dtype fp32");
+      succeeds(t,
+               "run tiny.yaml train.train_steps=3 train.eval_steps=51 parallel.data=1 parallel.zero_stage=0 "
+               "train.micro_batch_size=5 train.global_batch_size=5 precision=" +
+                   precision + " quantization.weights=" + codes +
+                   " quantization.group_size=32 'quantization.ignore=[\"*.o_proj.*\"]' output_dir=" + name);
+      succeeds(t, "export " + name + " hf-" + name);
+      succeeds(t, "export " + name + " masters-" + name + " --masters --dtype fp32");
       const auto config = nlohmann::json::parse(read_text(t.folder() + "/hf-" + name + "/config.json"));
       const auto& q = config["quantization_config"];
       CHECK(q["format"] == (codes == "fp8" ? "float-quantized" : "pack-quantized"));

@@ -2,24 +2,15 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
+#include "tests/app/training/preference_pairs.h"
 #include "tests/app/trl_recipe.h"
 
 using namespace ltrain::test;
 using Catch::Contains;
 
 namespace {
-
-void write_pairs(const TempRun& t) {
-  std::ofstream pairs(t.folder() + "/pairs.jsonl");
-  for (int i = 0; i < 90; ++i)
-    pairs << nlohmann::json{{"prompt", "What follows " + std::to_string(i) + "?"},
-                            {"chosen",
-                             " " + std::to_string(i + 1) + std::string(static_cast<size_t>(i % 4), '.')},
-                            {"rejected", " no, " + std::to_string(i * i)}}
-                 .dump()
-          << "\n";
-}
 
 const std::string kReward =
     "run tiny.yaml task=reward 'data.train=[{path: pairs.jsonl}]' data.eval=[] train.eval_interval=0 "
@@ -28,13 +19,6 @@ const std::string kReward =
 
 /// The recipe of the comparisons, without the strength that other tasks have.
 const std::string kTrl = "run reward.yaml '~preference.beta' ";
-
-Outcome succeeds(const TempRun& t, const std::string& command) {
-  Outcome o = t.sh(command);
-  INFO(command << "\n" << o.text);
-  REQUIRE(o.code == 0);
-  return o;
-}
 
 /// The values of a metric in two folders must be equal to `bound`.
 void check_near(const TempRun& t, const char* key, const std::string& a, const std::string& b, double bound) {

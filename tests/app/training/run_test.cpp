@@ -8,14 +8,11 @@
 #include <fstream>
 
 #include "base/json/json.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 #include "tests/support/outcome.h"
 
 using namespace ltrain::test;
-
-namespace {
-bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
-}  // namespace
 
 TEST_CASE("run trains on two processes, saves, evaluates, a second start has nothing left to do") {
   TempRun t;

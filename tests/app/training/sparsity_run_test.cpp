@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "runtime/checkpoint/store.h"
 #include "runtime/plan/sparse_plan.h"
+#include "tests/app/outcomes.h"
 #include "tests/app/run_program.h"
 #include "tests/app/trl_recipe.h"
 
@@ -12,8 +13,6 @@ using namespace ltrain;
 using namespace ltrain::test;
 
 namespace {
-
-bool has(const Outcome& o, const std::string& text) { return o.text.find(text) != std::string::npos; }
 
 const char* const kSparse = " 'sparsity.match=[\"*.mlp.*\"]' sparsity.at_step=3";
 

@@ -12,7 +12,7 @@ namespace {
 const std::string kStages = "'data.stages=[{from_step: 40, train: [{path: late.txt}, {path: text-val}]}]' ";
 
 /// A run of 50 steps.
-std::string run(const std::string& name, const std::string& more = "") {
+std::string fifty_steps(const std::string& name, const std::string& more = "") {
   return "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache train.train_steps=50 "
          "checkpoint.save_interval=10 output_dir=" +
          name + " " + more;
@@ -38,12 +38,12 @@ void write_late(const TempRun& t) {
 TEST_CASE("data stages: a run takes other stages while it goes on, and a restart goes on with them") {
   TempRun t;
   write_late(t);
-  const Outcome from_start = t.sh(run("a", kStages));
+  const Outcome from_start = t.sh(fifty_steps("a", kStages));
   INFO(from_start.text);
   REQUIRE(from_start.code == 0);
   fs::remove_all(t.folder() + "/cache");
   const Outcome changed =
-      run_with(t, run("b", "data.ledger=true --steps=45"), "b",
+      run_with(t, fifty_steps("b", "data.ledger=true --steps=45"), "b",
                program() + " data stages b tiny.yaml train.train_steps=50 data.cache=cache " + kStages);
   INFO(changed.text);
   CHECK_THAT(changed.text, Contains("codes 0 0") && Contains("tokenising late.txt") &&
@@ -51,7 +51,7 @@ TEST_CASE("data stages: a run takes other stages while it goes on, and a restart
                                Contains("b/stages-next.json: from step 40: late.txt, text-val"));
   CHECK(fs::exists(t.folder() + "/b/stages.json"));
   CHECK(!fs::exists(t.folder() + "/b/stages-next.json"));
-  const Outcome resumed = t.sh(run("b", "data.ledger=true"));
+  const Outcome resumed = t.sh(fifty_steps("b", "data.ledger=true"));
   INFO(resumed.text);
   CHECK(resumed.code == 0);
   CHECK_THAT(resumed.text, Contains("data.stages are those of b/stages.json"));
@@ -60,9 +60,9 @@ TEST_CASE("data stages: a run takes other stages while it goes on, and a restart
   INFO(ledger.text);
   CHECK(ledger.code == 0);
   // The recipe has the stages itself: nothing to say.
-  CHECK_THAT(t.sh(run("b", kStages + "data.ledger=true train.train_steps=51")).text,
+  CHECK_THAT(t.sh(fifty_steps("b", kStages + "data.ledger=true train.train_steps=51")).text,
              !Contains("stages.json"));
-  REQUIRE(t.sh(run("plain")).code == 0);
+  REQUIRE(t.sh(fifty_steps("plain")).code == 0);
   CHECK(t.metric("lm_loss", "plain")[38] == t.metric("lm_loss", "b")[38]);
   CHECK(t.metric("lm_loss", "plain")[39] != t.metric("lm_loss", "b")[39]);
 }
@@ -70,10 +70,10 @@ TEST_CASE("data stages: a run takes other stages while it goes on, and a restart
 TEST_CASE("data stages: a launcher's restart goes on with the stages that were taken") {
   TempRun t;
   write_late(t);
-  REQUIRE(t.sh(run("a", kStages)).code == 0);
+  REQUIRE(t.sh(fifty_steps("a", kStages)).code == 0);
   const Outcome lost = t.shell(
       "LTRAIN_FAULT='train.step:0:*:sleep=50,train.step:1:44:kill' " + program() + " " +
-      run("b", "launch.max_restarts=1 launch.restart_wait_seconds=0.1") +
+      fifty_steps("b", "launch.max_restarts=1 launch.restart_wait_seconds=0.1") +
       " > b.log 2>&1 & pid=$!; for i in $(seq 600); do grep -q 'step 3/' b.log && break; sleep 0.05; done; " +
       program() + " data stages b tiny.yaml train.train_steps=50 data.cache=cache " + kStages +
       "; wait $pid; echo code $?; cat b.log");
@@ -87,7 +87,7 @@ TEST_CASE("data stages: a mix that has begun stays, by the command and by the ru
   write_late(t);
   const std::string early = "'data.stages=[{from_step: 2, train: [{path: text-val}]}]'";
   const Outcome refused = run_with(
-      t, run("a"), "a",
+      t, fifty_steps("a"), "a",
       program() + " data stages a tiny.yaml train.train_steps=50 " + early + "; echo early $?; echo '" +
           "[{\"from_step\": 2, \"train\": [{\"path\": \"text-val\"}]}]' > a/stages-next.json");
   INFO(refused.text);
@@ -95,7 +95,7 @@ TEST_CASE("data stages: a mix that has begun stays, by the command and by the ru
                                Contains("Let the change begin at step") && Contains("codes 0 0") &&
                                Contains("warning: data.stages stay as they are: rank 0"));
   CHECK(fs::exists(t.folder() + "/a/stages-refused.json"));
-  REQUIRE(t.sh(run("plain")).code == 0);
+  REQUIRE(t.sh(fifty_steps("plain")).code == 0);
   CHECK(t.metric("lm_loss", "a") == t.metric("lm_loss", "plain"));
   CHECK_THAT(t.sh("data stages nowhere tiny.yaml").text,
              Contains("nowhere: expected the output_dir of a run"));

@@ -12,7 +12,6 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kGolden = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/distillation";
 const std::string kFp64 = "precision=fp64 data.eval=[] train.eval_interval=0 checkpoint.save_interval=0 ";
 
 /// Writes small.yaml, tiny.yaml with a hundred samples.
@@ -30,7 +29,7 @@ Outcome record(const TempRun& t, const std::string& name, const std::string& dis
   if (!std::filesystem::exists(t.folder() + "/small.yaml")) make_small(t);
   const std::string recipe = read_text(t.folder() + "/small.yaml");
   std::ofstream(t.folder() + "/" + name + ".yaml") << recipe << "distillation: {" << distillation << "}\n";
-  return t.sh("eval " + kGolden + " --record-logits " + name + ".yaml " + options);
+  return t.sh("eval " + kDistillationFiles + " --record-logits " + name + ".yaml " + options);
 }
 
 int64_t size_of_only_file(const std::string& folder) {
@@ -50,7 +49,7 @@ std::string only_file(const std::string& folder) {
 TEST_CASE(
     "recorded logits: losses, divergences and norms are those of PyTorch with a bucket for the others") {
   TempRun t;
-  const auto want = nlohmann::json::parse(read_text(kGolden + "/top-logits.json"));
+  const auto want = nlohmann::json::parse(read_text(kDistillationFiles + "/top-logits.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
   const std::string base = read_text(t.folder() + "/sft.yaml");
@@ -60,7 +59,7 @@ TEST_CASE(
         << base << "precision: fp64\ndistillation: {logits: logits-" << name
         << ", top_k: " << options["top_k"].dump() << ", kd_ratio: " << options["kd_ratio"].dump()
         << ", temperature: " << options["temperature"].dump() << "}\n";
-    Outcome o = t.sh("eval " + kGolden + " --precision fp64 --record-logits " + name + ".yaml");
+    Outcome o = t.sh("eval " + kDistillationFiles + " --precision fp64 --record-logits " + name + ".yaml");
     INFO(name << "\n" << o.text);
     REQUIRE(o.code == 0);
     o = t.sh("run " + name + ".yaml output_dir=" + name);
@@ -98,19 +97,19 @@ TEST_CASE(
         "parallel.data=1 parallel.zero_stage=0 parallel.pipeline=2",
         "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 train.logits_chunk_size=40",
         "parallel.data=1 parallel.zero_stage=0 parallel.tensor=2 parallel.sequence_parallel=true"})
-    check_losses(t, run + layout, "layout" + std::to_string(number++), "one");
+    check_distilled_losses(t, run + layout, "layout" + std::to_string(number++), "one");
   // With all 257 logits nothing is left for a bucket.
   const Outcome all = record(t, "all", "logits: all, top_k: 257, kd_ratio: 0.6, temperature: 1.5");
   INFO(all.text);
   REQUIRE(all.code == 0);
   const std::string alone = kFp64 + "train.train_steps=3 parallel.data=1 parallel.zero_stage=0 ";
   const Outcome resident =
-      t.sh("run small.yaml " + alone + "output_dir=resident distillation.teacher=" + kGolden +
+      t.sh("run small.yaml " + alone + "output_dir=resident distillation.teacher=" + kDistillationFiles +
            " distillation.kd_ratio=0.6 distillation.temperature=1.5");
   INFO(resident.text);
   REQUIRE(resident.code == 0);
-  check_losses(t, "run all.yaml " + alone, "recorded", "resident");
-  check_losses(t, "run all.yaml " + alone + "parallel.tensor=2 ", "recorded-tensor", "resident");
+  check_distilled_losses(t, "run all.yaml " + alone, "recorded", "resident");
+  check_distilled_losses(t, "run all.yaml " + alone + "parallel.tensor=2 ", "recorded-tensor", "resident");
   CHECK(std::abs(t.values("kl", "one")[0] - t.values("kl", "resident")[0]) > 1e-4);
 }
 
@@ -183,7 +182,7 @@ TEST_CASE("recorded logits: what they were not made for is refused by name") {
   refused("model.vocab_size=300", "recorded with model.vocab_size = 257, and the recipe has 300");
   refused("data.train='[{path: text-val}]'", "has no logits of data.train.0 = text-val");
   refused("distillation.logits=nowhere", "distillation.logits = nowhere: has no logits of data.train.0");
-  refused("distillation.teacher=" + kGolden, "keep one of the two keys");
+  refused("distillation.teacher=" + kDistillationFiles, "keep one of the two keys");
   const std::string file = only_file(t.folder() + "/few");
   REQUIRE(t.shell("cp " + file + " kept; dd if=/dev/zero of=" + file +
                   " bs=4096 seek=1 count=$(($(stat -c %s kept) / 4096 - 1)) conv=notrunc")
@@ -193,7 +192,7 @@ TEST_CASE("recorded logits: what they were not made for is refused by name") {
   refused("", "damaged, its header does not match its hash");
   REQUIRE(t.shell("head -c 9000 kept > " + file).code == 0);
   refused("", "damaged, 9000 bytes, expected");
-  const Outcome wrong = t.sh("eval " + kGolden + " --record-logits tiny.yaml");
+  const Outcome wrong = t.sh("eval " + kDistillationFiles + " --record-logits tiny.yaml");
   INFO(wrong.text);
   CHECK(wrong.code == 64);
   CHECK_THAT(wrong.text, Contains("the recipe names no folder for the logits"));

@@ -8,7 +8,7 @@ using Catch::Contains;
 
 namespace {
 
-const std::string kRun = "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache ";
+const std::string kCached = "run tiny.yaml data.eval=[] train.eval_interval=0 data.cache=cache ";
 
 /// Writes all.jsonl, and en.jsonl with its English records of a score of at least 0.5.
 void write_records(const TempRun& t) {
@@ -30,9 +30,9 @@ void write_records(const TempRun& t) {
 TEST_CASE("run: a filtered source trains like a file of the records that it keeps, to the bit") {
   TempRun t;
   write_records(t);
-  REQUIRE(t.sh(kRun + "'data.train=[{path: en.jsonl, text: text}]' output_dir=a").code == 0);
+  REQUIRE(t.sh(kCached + "'data.train=[{path: en.jsonl, text: text}]' output_dir=a").code == 0);
   const std::string filtered =
-      kRun + "'data.train=[{path: all.jsonl, where: {meta.language: [en], score: {min: 0.5}}}]' ";
+      kCached + "'data.train=[{path: all.jsonl, where: {meta.language: [en], score: {min: 0.5}}}]' ";
   const Outcome first = t.sh(filtered + "output_dir=b");
   INFO(first.text);
   REQUIRE(first.code == 0);
@@ -42,7 +42,7 @@ TEST_CASE("run: a filtered source trains like a file of the records that it keep
   CHECK_THAT(again.text, !Contains("tokenising") && Contains("133 of 400"));
   // Another filter is other data.
   const Outcome other =
-      t.sh(kRun + "'data.train=[{path: all.jsonl, where: {meta.language: de}}]' output_dir=d");
+      t.sh(kCached + "'data.train=[{path: all.jsonl, where: {meta.language: de}}]' output_dir=d");
   CHECK_THAT(other.text, Contains("tokenising") && Contains("134 of 400"));
   CHECK(t.metric("lm_loss", "d") != t.metric("lm_loss", "a"));
 }
@@ -52,17 +52,17 @@ TEST_CASE(
     "refused") {
   TempRun t;
   write_records(t);
-  const Outcome unknown = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {tongue: en}}]'");
+  const Outcome unknown = t.sh(kCached + "'data.train=[{path: all.jsonl, where: {tongue: en}}]'");
   CHECK(unknown.code == 65);
   CHECK_THAT(unknown.text, Contains("all.jsonl:1: where: no field \"tongue\""));
   for (const std::string key : {"where: {language: en}", "text: body", "split: train", "config: en"}) {
     INFO(key);
-    const Outcome tokens = t.sh(kRun + "'data.train=[{path: text-train, " + key + "}]'");
+    const Outcome tokens = t.sh(kCached + "'data.train=[{path: text-train, " + key + "}]'");
     CHECK(tokens.code == 64);
     CHECK_THAT(tokens.text,
                Contains(key.substr(0, key.find(':')) + ": expected files of records, got token files"));
   }
-  const Outcome nothing = t.sh(kRun + "'data.train=[{path: all.jsonl, where: {score: {min: 7}}}]'");
+  const Outcome nothing = t.sh(kCached + "'data.train=[{path: all.jsonl, where: {score: {min: 7}}}]'");
   CHECK(nothing.code == 65);
   CHECK_THAT(nothing.text, Contains("0 of 400 records kept by where"));
 }
@@ -83,8 +83,8 @@ TEST_CASE(
       held << nlohmann::json{{"q", {"Really: " + text_of(i) + "?", 1}}}.dump() << "\n";
   }
   all.close(), few.close(), held.close();
-  REQUIRE(t.sh(kRun + "'data.train=[few.jsonl]' output_dir=a").code == 0);
-  const std::string chosen = kRun +
+  REQUIRE(t.sh(kCached + "'data.train=[few.jsonl]' output_dir=a").code == 0);
+  const std::string chosen = kCached +
                              "'data.train=[all.jsonl]' data.deduplicate=exact "
                              "'data.decontaminate.against=[held.js*]' data.decontaminate.ngram=10 ";
   const Outcome first = t.sh(chosen + "output_dir=b");

@@ -28,7 +28,7 @@ void write_parts(const TempRun& t) {
 }
 
 /// 40 steps of 8 samples: five of the six windows.
-std::string run(const std::string& name, const std::string& cache, const std::string& more = "") {
+std::string windowed(const std::string& name, const std::string& cache, const std::string& more = "") {
   return "run tiny.yaml data.eval=[] train.eval_interval=0 'data.train=[part-*.jsonl]' data.shard_mib=0.001 "
          "data.shuffle_window=2 train.train_steps=40 checkpoint.save_interval=10 data.cache=" +
          cache + " output_dir=" + name + " " + more;
@@ -52,7 +52,7 @@ std::vector<std::string> made_files(const TempRun& t, const std::string& cache) 
 /// Name of the token files of part-08.jsonl, the first of the fifth window: those of a run with this file
 /// alone.
 std::string ninth_file(const TempRun& t) {
-  make_all(t, run("all", "alone", "'data.train=[part-08.jsonl]'"));
+  make_all(t, windowed("all", "alone", "'data.train=[part-08.jsonl]'"));
   const std::vector<std::string> names = made_files(t, "alone");
   REQUIRE(names.size() == 1);
   return names[0];
@@ -61,8 +61,8 @@ std::string ninth_file(const TempRun& t) {
 /// Makes the parts, and the run `a` with all token files. Returns ninth_file().
 std::string write_parts_and_run(const TempRun& t) {
   write_parts(t);
-  make_all(t, run("a", "warm"));
-  REQUIRE(t.sh(run("a", "warm")).code == 0);
+  make_all(t, windowed("a", "warm"));
+  REQUIRE(t.sh(windowed("a", "warm")).code == 0);
   return ninth_file(t);
 }
 
@@ -100,27 +100,27 @@ std::string as_torchrun(const std::string& run, int nodes) {
 TEST_CASE("run: with a shuffle window, samples do not depend on what exists, on ranks or on a resume") {
   TempRun t;
   write_parts(t);
-  const Outcome first = t.sh(run("a", "warm"));
+  const Outcome first = t.sh(windowed("a", "warm"));
   INFO(first.text);
   REQUIRE(first.code == 0);
   const std::vector<std::string> losses = t.metric("lm_loss", "a");
   REQUIRE(losses.size() == 40);
-  const Outcome again = t.sh(run("b", "warm"));
+  const Outcome again = t.sh(windowed("b", "warm"));
   CHECK_THAT(again.text, !Contains("tokenising"));
   CHECK(t.metric("lm_loss", "b") == losses);
   for (const std::string ranks : {"1", "4"}) {
     INFO("ranks " << ranks);
-    REQUIRE(t.sh(run("c" + ranks, "warm", "parallel.data=" + ranks)).code == 0);
+    REQUIRE(t.sh(windowed("c" + ranks, "warm", "parallel.data=" + ranks)).code == 0);
     CHECK(largest_difference(t, "c" + ranks, "a") < 1e-5);  // sums over ranks have another order
   }
-  REQUIRE(t.sh(run("d", "warm", "--steps=20")).code == 0);
-  REQUIRE(t.sh(run("d", "cold")).code == 0);
+  REQUIRE(t.sh(windowed("d", "warm", "--steps=20")).code == 0);
+  REQUIRE(t.sh(windowed("d", "cold")).code == 0);
   CHECK(t.metric("lm_loss", "d") == losses);
   // Another window is another order, and a resume refuses it.
-  const Outcome other = t.sh(run("d", "warm", "data.shuffle_window=3 train.train_steps=50"));
+  const Outcome other = t.sh(windowed("d", "warm", "data.shuffle_window=3 train.train_steps=50"));
   CHECK(other.code == 64);
   CHECK_THAT(other.text, Contains("data.shuffle_window 2 -> 3"));
-  REQUIRE(t.sh(run("e", "warm", "data.shuffle_window=0")).code == 0);
+  REQUIRE(t.sh(windowed("e", "warm", "data.shuffle_window=0")).code == 0);
   CHECK(largest_difference(t, "e", "a") > 1e-3);
 }
 
@@ -128,10 +128,10 @@ TEST_CASE("run: with a shuffle window, a mix with stages, copies and whole docum
   TempRun t;
   write_parts(t);
   const auto mix = [](const std::string& cache) {
-    return run("m", cache,
-               "'data.train=[{path: part-*.jsonl, weight: 0.7}, {path: part-0*.jsonl, weight: 0.3}]' "
-               "'data.stages=[{from_step: 12, train: [{path: part-*.jsonl, weight: 0.4}, {path: "
-               "part-1*.jsonl, weight: 0.6}]}]' data.deduplicate=exact data.packing=best_fit");
+    return windowed("m", cache,
+                    "'data.train=[{path: part-*.jsonl, weight: 0.7}, {path: part-0*.jsonl, weight: 0.3}]' "
+                    "'data.stages=[{from_step: 12, train: [{path: part-*.jsonl, weight: 0.4}, {path: "
+                    "part-1*.jsonl, weight: 0.6}]}]' data.deduplicate=exact data.packing=best_fit");
   };
   const Outcome cold = t.sh(mix("cache"));
   INFO(cold.text);
@@ -157,8 +157,9 @@ TEST_CASE("run: with a shuffle window, a mix with stages, copies and whole docum
 TEST_CASE("run: with a shuffle window, steps run before the last token file exists, and wait for it") {
   TempRun t;
   const std::string ninth = write_parts_and_run(t);
-  const Outcome held = t.shell(hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + program() +
-                               " " + run("b", "cold") + " > held.log 2>&1; echo code $?; wait; cat held.log");
+  const Outcome held =
+      t.shell(hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + program() + " " +
+              windowed("b", "cold") + " > held.log 2>&1; echo code $?; wait; cat held.log");
   INFO(held.text);
   CHECK_THAT(held.text, Contains("code 0"));
   CHECK(fs::exists(t.folder() + "/held"));
@@ -176,20 +177,20 @@ TEST_CASE("run: token files that cannot be made end the run with a checkpoint, a
   const std::string ninth = write_parts_and_run(t);
   const std::string taken = t.folder() + "/cold/" + ninth + ".bin";
   fs::create_directories(taken + "/x");
-  const Outcome broken = t.sh(run("b", "cold"));
+  const Outcome broken = t.sh(windowed("b", "cold"));
   INFO(broken.text);
   CHECK(broken.code == 73);
   CHECK_THAT(broken.text, Contains("the later token files cannot be made") && Contains(ninth + ".bin"));
   const size_t steps = t.metric("lm_loss", "b").size();
   CHECK(steps < 40);
   fs::remove_all(taken);
-  const Outcome fixed = t.sh(run("b", "cold"));
+  const Outcome fixed = t.sh(windowed("b", "cold"));
   INFO(fixed.text);
   CHECK(fixed.code == 0);
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
   // A bad record is named as before the first step.
   std::ofstream(t.folder() + "/part-09.jsonl", std::ios::app) << "{\"text\": \n";
-  const Outcome bad = t.sh(run("c", "cold"));
+  const Outcome bad = t.sh(windowed("c", "cold"));
   INFO(bad.text);
   CHECK(bad.code == 65);
   CHECK_THAT(bad.text, Contains("part-09.jsonl:33"));
@@ -199,7 +200,7 @@ TEST_CASE("run: a stopped run stops the making of its token files, and the next 
   TempRun t;
   const std::string ninth = write_parts_and_run(t);
   const Outcome stopped = t.shell_with_jobs(
-      hold("cold/" + ninth + ".lock", "code 75", "end.log") + program() + " " + run("b", "cold") +
+      hold("cold/" + ninth + ".lock", "code 75", "end.log") + program() + " " + windowed("b", "cold") +
       " > held.log 2>&1 & pid=$!; for i in $(seq 600); do grep -q '(8 of 12 made)' held.log && break; sleep "
       "0.05; done; kill -INT $pid; wait $pid; echo code $? > end.log; cat end.log held.log; wait");
   INFO(stopped.text);
@@ -208,7 +209,7 @@ TEST_CASE("run: a stopped run stops the making of its token files, and the next 
   CHECK(!fs::exists(t.folder() + "/cold/" + ninth + ".idx"));
   const size_t steps = t.metric("lm_loss", "b").size();
   CHECK((steps > 20 && steps < 40));
-  const Outcome more = t.sh(run("b", "cold"));
+  const Outcome more = t.sh(windowed("b", "cold"));
   INFO(more.text);
   CHECK(more.code == 0);
   CHECK(t.metric("lm_loss", "b") == t.metric("lm_loss", "a"));
@@ -219,7 +220,7 @@ TEST_CASE("run: ranks of another launcher train while the first of each node mak
   const std::string ninth = write_parts_and_run(t);
   const Outcome held =
       t.shell_with_jobs("(" + hold("cold/" + ninth + ".lock", "(8 of 12 made)", "held.log") + "{ " +
-                        as_torchrun(run("b", "cold"), 1) + "} > held.log 2>&1); cat held.log");
+                        as_torchrun(windowed("b", "cold"), 1) + "} > held.log 2>&1); cat held.log");
   INFO(held.text);
   CHECK_THAT(held.text, Contains("codes 0 0") && Contains("waiting for token files: cold/" + ninth));
   CHECK(fs::exists(t.folder() + "/held"));
@@ -229,7 +230,7 @@ TEST_CASE("run: ranks of another launcher train while the first of each node mak
   for (const double ms : t.values("data_wait_ms", "b")) waited += ms;
   CHECK(waited > 100);
   // Two nodes with one folder.
-  const Outcome nodes = t.shell_with_jobs(as_torchrun(run("c", "both"), 2));
+  const Outcome nodes = t.shell_with_jobs(as_torchrun(windowed("c", "both"), 2));
   INFO(nodes.text);
   CHECK_THAT(nodes.text, Contains("codes 0 0"));
   CHECK(t.metric("lm_loss", "c") == t.metric("lm_loss", "a"));
@@ -241,7 +242,7 @@ TEST_CASE("run: token files that a rank of another launcher cannot make end all 
   fs::create_directories(t.folder() + "/cold/" + ninth + ".bin/x");
   for (const int nodes : {1, 2}) {
     const std::string name = "b" + std::to_string(nodes);
-    const Outcome broken = t.shell_with_jobs(as_torchrun(run(name, "cold"), nodes));
+    const Outcome broken = t.shell_with_jobs(as_torchrun(windowed(name, "cold"), nodes));
     INFO(broken.text);
     CHECK_THAT(broken.text, Contains("codes 73 73") && Contains("the later token files cannot be made") &&
                                 Contains(ninth + ".bin"));
@@ -249,7 +250,7 @@ TEST_CASE("run: token files that a rank of another launcher cannot make end all 
     CHECK(t.sh("checkpoint verify " + name).code == 0);
   }
   fs::remove_all(t.folder() + "/cold/" + ninth + ".bin");
-  const Outcome fixed = t.shell_with_jobs(as_torchrun(run("b1", "cold"), 1));
+  const Outcome fixed = t.shell_with_jobs(as_torchrun(windowed("b1", "cold"), 1));
   INFO(fixed.text);
   CHECK_THAT(fixed.text, Contains("codes 0 0"));
   CHECK(t.metric("lm_loss", "b1") == t.metric("lm_loss", "a"));
@@ -259,10 +260,10 @@ TEST_CASE("run: 1, 2, 3, 4 and 8 ranks that are killed, with and without token f
   TempRun t;
   write_parts(t);
   const auto settings = [](int ranks, const std::string& name, const std::string& cache) {
-    return run(name, cache,
-               fmt::format("train.global_batch_size=24 train.micro_batch_size=1 train.train_steps=12 "
-                           "checkpoint.save_interval=3 parallel.data={}",
-                           ranks));
+    return windowed(name, cache,
+                    fmt::format("train.global_batch_size=24 train.micro_batch_size=1 train.train_steps=12 "
+                                "checkpoint.save_interval=3 parallel.data={}",
+                                ranks));
   };
   const Outcome one = t.sh(settings(1, "r1", "warm"));
   INFO(one.text);

@@ -24,15 +24,9 @@ ActivationOffloadOptions some(std::initializer_list<BlockTensor> which) {
   return o;
 }
 
-TinyOptions base(const char* architecture) {
-  TinyOptions o;
-  o.architecture = architecture;
+TinyOptions fp32_job(const char* architecture) {
+  TinyOptions o = five_layer_job(architecture);
   o.precision = "fp32";
-  o.dropout = 0.1;
-  o.layers = 5;
-  o.steps = 2;
-  o.global_batch = 4;
-  o.padded_targets = true;
   return o;
 }
 
@@ -41,7 +35,7 @@ int64_t all(const std::vector<OffloadedBytes>& ranks) {
                          [](int64_t sum, const OffloadedBytes& b) { return sum + b.activations; });
 }
 
-void check_same(const TinyResult& stored, const TinyResult& away) {
+void check_same_offloaded(const TinyResult& stored, const TinyResult& away) {
   check_same_bits(stored, away);
   CHECK(away.plan_bytes == away.used_bytes);
   CHECK(away.plan_offloaded == away.used_offloaded);
@@ -55,7 +49,7 @@ TEST_CASE("activations that leave give the bits of those that stay, beside every
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
   for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text", "deepseek_v2"}) {
-    TinyOptions o = base(architecture);
+    TinyOptions o = fp32_job(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);
     CHECK(all(stored.used_offloaded) == 0);
@@ -65,16 +59,16 @@ TEST_CASE("activations that leave give the bits of those that stay, beside every
       o.recompute = {};
       INFO(architecture << " " << precision << " fraction " << a.fraction << " tensors "
                         << int{a.tensors.bits});
-      check_same(stored, train_tiny(o));
+      check_same_offloaded(stored, train_tiny(o));
       RecomputeOptions parts;
       for (BlockTensor t : {attention_norm, mlp_norm, mlp_activation}) parts.tensors.add(t);
       o.recompute = parts;
-      check_same(stored, train_tiny(o));
+      check_same_offloaded(stored, train_tiny(o));
       if (!a.input) continue;
       for (int64_t run : {1, 2}) {
         o.recompute = {.run = run, .tensors = {}};
         INFO("runs of " << run);
-        check_same(stored, train_tiny(o));
+        check_same_offloaded(stored, train_tiny(o));
       }
     }
   }
@@ -86,23 +80,23 @@ TEST_CASE("activations leave in every layout, bit for bit") {
     for (double fraction : {1.0, 0.5}) {
       o.activations = everything(fraction);
       INFO(name << " fraction " << fraction);
-      check_same(stored, train_tiny(o));
+      check_same_offloaded(stored, train_tiny(o));
     }
   };
-  for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
+  for (const char* architecture : {"llama", "gpt2"}) each_layout(fp32_job(architecture), check);
   Family after = family_of("llama");
   after.traits.norm_placement = NormPlacement::after;
-  TinyOptions with_after = base("llama");
+  TinyOptions with_after = fp32_job("llama");
   with_after.family = &after;
   each_layout(with_after, check);
-  TinyOptions o = base("llama");
+  TinyOptions o = fp32_job("llama");
   o.ranks = 2, o.expert = 2, o.moe.num_experts = 4, o.dropout = 0;
   check("experts", o);
 }
 
 TEST_CASE("activations of experts leave however their rows travel, and train as one process does") {
   using enum BlockTensor;
-  TinyOptions one = base("mixtral");
+  TinyOptions one = fp32_job("mixtral");
   one.precision = "fp64";
   one.dropout = 0;
   one.layers = 4;
@@ -124,11 +118,11 @@ TEST_CASE("activations of experts leave however their rows travel, and train as 
          {everything(), some({mlp_hidden, mlp_activation}), some({permuted_tokens, expert_output})}) {
       INFO("tensors " << a.tensors.bits);
       o.activations = a;
-      check_same(stored, train_tiny(o));
+      check_same_offloaded(stored, train_tiny(o));
       RecomputeOptions parts;
       parts.tensors.add(mlp_activation);
       o.recompute = parts;
-      if (a.tensors.has(permuted_tokens)) check_same(stored, train_tiny(o));
+      if (a.tensors.has(permuted_tokens)) check_same_offloaded(stored, train_tiny(o));
       o.recompute = {};
     }
   };
@@ -153,7 +147,7 @@ TEST_CASE("activations of experts leave however their rows travel, and train as 
 }
 
 TEST_CASE("what experts keep is most of an MoE layer, and leaves the arena with the rest") {
-  TinyOptions o = base("mixtral");
+  TinyOptions o = fp32_job("mixtral");
   o.dropout = 0;
   o.ranks = o.expert = 2;
   o.moe.num_experts = 4;
@@ -180,7 +174,7 @@ TEST_CASE("what experts keep is most of an MoE layer, and leaves the arena with 
 
 TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
   const auto peak = [](int64_t layers, const ActivationOffloadOptions& a) {
-    TinyOptions o = base("llama");
+    TinyOptions o = fp32_job("llama");
     o.layers = layers;
     o.seq = 96;
     o.activations = a;
@@ -205,7 +199,7 @@ TEST_CASE("what leaves is not in the arena, whatever the number of layers") {
 }
 
 TEST_CASE("a disk that is full when activations leave ends the step with the code of storage") {
-  TinyOptions o = base("llama");
+  TinyOptions o = fp32_job("llama");
   o.activations = everything();
   check_full_disk(o, 9, "offload.activations.path");
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSaved = 2, kEnd = 4;  // steps
 
-struct Layout {
+struct CheckpointLayout {
   const char* name;
   int data = 1, tensor = 1;
   bool sequence = false;
@@ -33,8 +33,8 @@ struct Layout {
   int zero_layers = 0;
 };
 
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all = {
+const std::vector<CheckpointLayout>& checkpoint_layouts() {
+  static const std::vector<CheckpointLayout> all = {
       {"one rank"},
       {"data 2", 2},
       {"data 2, ZeRO-1", 2, 1, false, 1},
@@ -62,7 +62,7 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-TinyOptions job(const Layout& l, const TinyOptions& base) {
+TinyOptions laid_out(const CheckpointLayout& l, const TinyOptions& base) {
   TinyOptions o = base;
   o.ranks = l.data;
   o.tensor = l.tensor;
@@ -151,20 +151,20 @@ TEST_CASE("slow: a checkpoint of any layout goes on under any other as if never 
   SECTION("gpt2") { model.architecture = "gpt2"; }
   Folder folder;
   std::vector<TinyResult> unbroken;
-  for (const Layout& l : layouts()) {
-    unbroken.push_back(train_tiny(job(l, model)));
-    write_checkpoint(job(l, model), folder / l.name);
+  for (const CheckpointLayout& l : checkpoint_layouts()) {
+    unbroken.push_back(train_tiny(laid_out(l, model)));
+    write_checkpoint(laid_out(l, model), folder / l.name);
   }
-  for (size_t a = 0; a < layouts().size(); ++a) {
-    const Layout& from = layouts()[a];
+  for (size_t a = 0; a < checkpoint_layouts().size(); ++a) {
+    const CheckpointLayout& from = checkpoint_layouts()[a];
     const auto saved = read_whole(folder / from.name + "/checkpoints");
-    for (size_t b = 0; b < layouts().size(); ++b) {
-      const Layout& to = layouts()[b];
-      const size_t apart = (b + layouts().size() - a) % layouts().size();
+    for (size_t b = 0; b < checkpoint_layouts().size(); ++b) {
+      const CheckpointLayout& to = checkpoint_layouts()[b];
+      const size_t apart = (b + checkpoint_layouts().size() - a) % checkpoint_layouts().size();
       if (sampled && apart != 0 && apart != 3 && apart != 7) continue;
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const std::string again = folder / fmt::format("{} to {}", a, b);
-      const TinyResult r = train_on(job(to, model), folder / from.name + "/checkpoints", again,
+      const TinyResult r = train_on(laid_out(to, model), folder / from.name + "/checkpoints", again,
                                     from.tensor == to.tensor && from.mode == to.mode);
       CHECK(read_whole(again + "/checkpoints") == saved);  // to the bit
       REQUIRE(r.losses.size() == kEnd - kSaved);
@@ -187,30 +187,30 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
   TinyOptions model;
   model.fp8.emplace().history = 3;
   model.fp8->output_layer = !experts;
-  std::vector<Layout> all{{"one rank"},
-                          {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
-                          {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
+  std::vector<CheckpointLayout> all{{"one rank"},
+                                    {"data 2, tensor 2, sequence, ZeRO-3", 2, 2, true, 3},
+                                    {"pipeline 2, data 2, ZeRO-1, zero-bubble", 2, 1, false, 1, 2, "zb-h1"}};
   if (experts) {
     model.architecture = "mixtral";
     model.moe.num_experts = 4;
     all[1].expert = all[2].expert = 2;
   }
   Folder folder;
-  const auto go_on = [&](const Layout& l, const TinyOptions& as, const std::string& from,
+  const auto go_on = [&](const CheckpointLayout& l, const TinyOptions& as, const std::string& from,
                          std::vector<std::string>* notes = nullptr) {
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {
-      const auto resumed = resume_rank(job(l, as), at, from);
+      const auto resumed = resume_rank(laid_out(l, as), at, from);
       if (notes && at.rank == 0) *notes = resumed.notes;
       return resumed.step;
     };
-    return train_tiny(job(l, as), {}, hooks);
+    return train_tiny(laid_out(l, as), {}, hooks);
   };
-  for (const Layout& from : all) {
-    const TinyResult unbroken = train_tiny(job(from, model));
+  for (const CheckpointLayout& from : all) {
+    const TinyResult unbroken = train_tiny(laid_out(from, model));
     const std::string path = folder / from.name;
-    write_checkpoint(job(from, model), path);
-    for (const Layout& to : all) {
+    write_checkpoint(laid_out(from, model), path);
+    for (const CheckpointLayout& to : all) {
       INFO("saved under " << from.name << ", loaded under " << to.name);
       const TinyResult r = go_on(to, model, path + "/checkpoints");
       for (size_t i = 0; i < r.losses.size(); ++i)
@@ -220,8 +220,8 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
       CHECK(r.parameters == unbroken.parameters);
     }
   }
-  const Layout one{"one rank"};
-  const double whole = train_tiny(job(one, model)).losses.back();
+  const CheckpointLayout one{"one rank"};
+  const double whole = train_tiny(laid_out(one, model)).losses.back();
   std::vector<std::string> notes;
   TinyOptions other = model;
   other.fp8->history = 4;
@@ -240,7 +240,7 @@ TEST_CASE("what delayed scaling of FP8 remembers goes on under any layout, and b
   plain.fp8.reset();
   go_on(one, plain, folder / "one rank/checkpoints", &notes);
   CHECK(begun() == 0);
-  write_checkpoint(job(one, plain), folder / "plain");
+  write_checkpoint(laid_out(one, plain), folder / "plain");
   go_on(one, model, folder / "plain/checkpoints", &notes);
   CHECK(begun() == 1);
 }
@@ -256,15 +256,15 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
     model.optimizer.router_warmup = 3;
   }
   SECTION("with frozen routers") { model.optimizer.freeze_routers = true; }
-  Layout over_two{"experts over 2", 2}, zero{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
+  CheckpointLayout over_two{"experts over 2", 2}, zero{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
       tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       stages{"experts over 2, stages", 2, 1, false, 0, 2};
-  for (Layout* l : {&over_two, &zero, &tensor, &stages}) l->expert = 2;
-  const std::vector<Layout> all{{"one rank"}, over_two, zero, tensor, stages};
+  for (CheckpointLayout* l : {&over_two, &zero, &tensor, &stages}) l->expert = 2;
+  const std::vector<CheckpointLayout> all{{"one rank"}, over_two, zero, tensor, stages};
   Folder folder;
-  const TinyResult unbroken = train_tiny(job(all[0], model));
+  const TinyResult unbroken = train_tiny(laid_out(all[0], model));
   for (size_t a = 0; a < all.size(); ++a) {
-    write_checkpoint(job(all[a], model), folder / all[a].name);
+    write_checkpoint(laid_out(all[a], model), folder / all[a].name);
     const auto saved = read_whole(folder / all[a].name + "/checkpoints");
     CHECK(saved.at("model.layers.3.mlp.experts.gate_up_proj").size() == 4 * 2 * 24 * 32);
     const std::string gate = "model.layers.3.mlp.gate.";
@@ -277,10 +277,10 @@ TEST_CASE("a checkpoint of experts cut in any way goes on under any other") {
       }
       CHECK(sum > 0);
     }
-    const Layout& to = all[(a + 1) % all.size()];
+    const CheckpointLayout& to = all[(a + 1) % all.size()];
     INFO("saved under " << all[a].name << ", loaded under " << to.name);
     const std::string again = folder / fmt::format("again {}", a);
-    const TinyResult r = train_on(job(to, model), folder / all[a].name + "/checkpoints", again, false);
+    const TinyResult r = train_on(laid_out(to, model), folder / all[a].name + "/checkpoints", again, false);
     CHECK(read_whole(again + "/checkpoints") == saved);
     CHECK(worst_relative(unbroken.parameters, r.parameters) <= 1e-10);
   }
@@ -291,23 +291,23 @@ TEST_CASE("frozen parameters go on under another layout, freeze later, and do no
   model.architecture = "llama";
   model.optimizer.frozen = {"model.embed_tokens.weight", "*layers.1.mlp.*"};
   const std::string table = "model.embed_tokens.weight";
-  const Layout alone{"one rank"}, spread{"data 2, ZeRO-3", 2, 1, false, 3};
+  const CheckpointLayout alone{"one rank"}, spread{"data 2, ZeRO-3", 2, 1, false, 3};
   Folder folder;
-  const TinyResult unbroken = train_tiny(job(alone, model));
-  write_checkpoint(job(alone, model), folder / "a");
+  const TinyResult unbroken = train_tiny(laid_out(alone, model));
+  write_checkpoint(laid_out(alone, model), folder / "a");
   const auto saved = read_whole(folder / "a/checkpoints");
   CHECK(saved.count("optimizer/exp_avg/" + table) == 0);
   CHECK(saved.count("optimizer/exp_avg/lm_head.weight") == 1);
-  const TinyResult r = train_on(job(spread, model), folder / "a/checkpoints", folder / "b", false);
+  const TinyResult r = train_on(laid_out(spread, model), folder / "a/checkpoints", folder / "b", false);
   CHECK(worst_relative(unbroken.parameters, r.parameters) <= 1e-10);
   CHECK(r.parameters.at(table) == saved.at(table));
   // Thawed they would begin without a moment: refused. More may freeze, whose states are left behind.
   TinyOptions other = model;
   other.optimizer.frozen = {"*layers.1.mlp.*"};
-  CHECK_THROWS_WITH(train_on(job(alone, other), folder / "a/checkpoints", folder / "c", false),
+  CHECK_THROWS_WITH(train_on(laid_out(alone, other), folder / "a/checkpoints", folder / "c", false),
                     Catch::Contains("has no exp_avg of " + table) && Catch::Contains("optimizer.frozen"));
   other.optimizer.frozen = {table, "*layers.1.mlp.*", "lm_head.weight"};
-  const TinyResult more = train_on(job(alone, other), folder / "a/checkpoints", folder / "d", false);
+  const TinyResult more = train_on(laid_out(alone, other), folder / "a/checkpoints", folder / "d", false);
   CHECK(more.parameters.at("lm_head.weight") == saved.at("lm_head.weight"));
   CHECK(read_whole(folder / "d/checkpoints").count("optimizer/exp_avg/lm_head.weight") == 0);
 }
@@ -317,16 +317,16 @@ TEST_CASE("frozen routers begin with the weights of a run that trained them") {
   model.architecture = "mixtral";
   model.moe.num_experts = 4;
   Folder folder;
-  write_checkpoint(job({"one rank"}, model), folder / "a");
+  write_checkpoint(laid_out({"one rank"}, model), folder / "a");
   const auto saved = read_whole(folder / "a/checkpoints");
-  TinyOptions frozen = job({"data 2, ZeRO-1", 2, 1, false, 1}, model);
+  TinyOptions frozen = laid_out({"data 2, ZeRO-1", 2, 1, false, 1}, model);
   frozen.optimizer.freeze_routers = true;
   const TinyResult r = train_on(frozen, folder / "a/checkpoints", folder / "b", false);
   const std::string gate = "model.layers.1.block_sparse_moe.gate.weight";
   CHECK(r.parameters.at(gate) == saved.at(gate));
   CHECK(r.parameters.at("lm_head.weight") != saved.at("lm_head.weight"));
   // And not the other way round: the state that was not kept is missed.
-  const TinyOptions free = job({"one rank"}, model);
+  const TinyOptions free = laid_out({"one rank"}, model);
   CHECK_THROWS_WITH(
       train_on(free, folder / "b/checkpoints", folder / "c", false),
       Catch::Contains("has no exp_avg of model.layers") && Catch::Contains("train.freeze_router"));
@@ -350,19 +350,19 @@ TEST_CASE("a dense model's weights begin an MoE model of any layout, whose first
   moe.moe.intermediate_size = 40 / shards;
   moe.moe.balance = BalanceLoss::none;
   if (moe.architecture == "llama") moe.moe.layer_step = 2;
-  Layout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
+  CheckpointLayout two{"experts over 2 of 4, ZeRO-3", 4, 1, false, 3},
       tensor{"experts over 2, tensor 2, ZeRO-1", 2, 2, false, 1},
       stages{"experts over 2, stages", 2, 1, false, 0, 2};
-  for (Layout* l : {&two, &tensor, &stages}) l->expert = 2;
+  for (CheckpointLayout* l : {&two, &tensor, &stages}) l->expert = 2;
   Folder folder;
-  const Layout from{"data 2, tensor 2, ZeRO-1", 2, 2, false, 1};
-  write_checkpoint(job(from, dense), folder / "dense");
-  const double want = train_tiny(job(from, dense)).losses[kSaved];
-  const auto upcycled = [&](const Layout& l, const TinyOptions& model) {
+  const CheckpointLayout from{"data 2, tensor 2, ZeRO-1", 2, 2, false, 1};
+  write_checkpoint(laid_out(from, dense), folder / "dense");
+  const double want = train_tiny(laid_out(from, dense)).losses[kSaved];
+  const auto upcycled = [&](const CheckpointLayout& l, const TinyOptions& model) {
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {
       at.program.initialize();
-      Recipe recipe = recipe_of(job(l, model), folder / "moe", "never");
+      Recipe recipe = recipe_of(laid_out(l, model), folder / "moe", "never");
       recipe.checkpoint.upcycle = folder / "dense";
       const auto stream = make_inline_stream("checkpoint");
       const auto notes =
@@ -370,10 +370,10 @@ TEST_CASE("a dense model's weights begin an MoE model of any layout, whose first
       LT_CHECK(notes.size() == 1, "{} notes", notes.size());
       return kSaved;
     };
-    return train_tiny(job(l, model), {}, hooks);
+    return train_tiny(laid_out(l, model), {}, hooks);
   };
   std::vector<TinyResult> all;
-  for (const Layout& l : {Layout{"one rank"}, two, tensor, stages}) {
+  for (const CheckpointLayout& l : {CheckpointLayout{"one rank"}, two, tensor, stages}) {
     INFO(moe.architecture << ", " << l.name);
     all.push_back(upcycled(l, moe));
     CHECK(std::abs(all.back().losses[0] - want) <= 1e-12 * want);
@@ -389,12 +389,12 @@ TEST_CASE("what is no dense checkpoint of the recipe's shape begins no MoE model
   dense.intermediate = moe.intermediate = 40;
   moe.moe.num_experts = 4;
   moe.moe.intermediate_size = 40;
-  write_checkpoint(job({"one rank"}, dense), folder / "dense");
-  write_checkpoint(job({"one rank"}, moe), folder / "moe");
+  write_checkpoint(laid_out({"one rank"}, dense), folder / "dense");
+  write_checkpoint(laid_out({"one rank"}, moe), folder / "moe");
   const auto alone = make_single_group("test", Axis::data);
   const auto stream = make_inline_stream("test");
   const auto open = [&](const TinyOptions& model, const std::string& path) {
-    Recipe recipe = recipe_of(job({"one rank"}, model), folder / "out", "never");
+    Recipe recipe = recipe_of(laid_out({"one rank"}, model), folder / "out", "never");
     recipe.checkpoint.upcycle = path;
     std::vector<std::string> notes;
     return open_dense(recipe, true, *alone, *stream, notes);
@@ -410,18 +410,19 @@ TEST_CASE("what is no dense checkpoint of the recipe's shape begins no MoE model
                     Catch::Contains("hidden_size is 32 in the checkpoint and 64 in the recipe"));
   // And a dense checkpoint in the place of the MoE model's own says what there is.
   std::vector<std::string> notes;
-  ResumeOptions o = resume_options(recipe_of(job({"one rank"}, moe), folder / "dense", "auto"));
+  ResumeOptions o = resume_options(recipe_of(laid_out({"one rank"}, moe), folder / "dense", "auto"));
   CHECK_THROWS_WITH(CheckpointReader::open(o, *alone, *stream, notes),
                     Catch::Contains("give checkpoint.upcycle: "));
 }
 
 TEST_CASE("negative control: a rank that loads its neighbour's range trains on to other losses") {
-  const Layout from{"data 2", 2}, to = GENERATE(Layout{"ZeRO-3", 2, 1, false, 3}, Layout{"tensor 2", 1, 2});
+  const CheckpointLayout from{"data 2", 2},
+      to = GENERATE(CheckpointLayout{"ZeRO-3", 2, 1, false, 3}, CheckpointLayout{"tensor 2", 1, 2});
   TinyOptions model;
   Folder folder;
-  write_checkpoint(job(from, model), folder / "a");
+  write_checkpoint(laid_out(from, model), folder / "a");
   const std::string path = folder / "a/checkpoints";
-  const TinyOptions o = job(to, model);
+  const TinyOptions o = laid_out(to, model);
   const auto run = [&](bool wrong) {
     TinyHooks hooks;
     hooks.begin = [&](const TinyRank& at) {

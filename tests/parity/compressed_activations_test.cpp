@@ -21,16 +21,10 @@ RecomputeOptions mixed() {
   return r;
 }
 
-TinyOptions base(const char* architecture, const char* precision = "fp64") {
-  TinyOptions o;
-  o.architecture = architecture;
+TinyOptions wide_job(const char* architecture, const char* precision = "fp64") {
+  TinyOptions o = five_layer_job(architecture);
   o.precision = precision;
-  o.dropout = 0.1;
-  o.layers = 5;
-  o.steps = 2;
-  o.global_batch = 4;
   o.intermediate = 512;
-  o.padded_targets = true;
   return o;
 }
 
@@ -45,7 +39,7 @@ TinyResult planned(const TinyOptions& o) {
 
 TEST_CASE("compressed activations round alike in every layout") {
   for (const char* architecture : {"llama", "gpt2", "olmo2"}) {
-    TinyOptions one = base(architecture);
+    TinyOptions one = wide_job(architecture);
     one.recompute = mixed();
     const TinyResult alone = planned(one);
     const auto check = [&](const std::string& name, TinyOptions o) {
@@ -64,7 +58,7 @@ TEST_CASE("compressed activations round alike in every layout") {
 }
 
 TEST_CASE("forward is exact with compressed activations, and gradients are close to exact ones") {
-  TinyOptions o = base("llama");
+  TinyOptions o = wide_job("llama");
   o.steps = 1;
   const TinyResult exact = train_tiny(o);
   for (const RecomputeOptions& r : {as_int8({mlp_norm}), as_int8({attention_norm}), as_int8({mlp_activation}),
@@ -80,7 +74,7 @@ TEST_CASE("forward is exact with compressed activations, and gradients are close
 }
 
 TEST_CASE("compressed activations with tensors that are computed again, dropped or elsewhere") {
-  TinyOptions o = base("llama");
+  TinyOptions o = wide_job("llama");
   o.recompute = as_int8({mlp_norm, mlp_hidden});
   const TinyResult stored = planned(o);
   // The first of a stage's layers alone.
@@ -102,7 +96,7 @@ TEST_CASE("compressed activations with tensors that are computed again, dropped 
 }
 
 TEST_CASE("a compressed tensor takes a byte an element, and a scale for each 128") {
-  TinyOptions o = base("llama", "bf16");
+  TinyOptions o = wide_job("llama", "bf16");
   o.seq = 64;
   const auto activations = [&](const RecomputeOptions& r) {
     o.recompute = r;

@@ -10,7 +10,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(UpdateRule rule, std::optional<Code> gradients) {
+TinyOptions compressed_sum_job(UpdateRule rule, std::optional<Code> gradients) {
   TinyOptions o;
   o.optimizer.rule = rule;
   o.optimizer.freeze_step = 2;
@@ -35,9 +35,9 @@ constexpr Way kWays[] = {{UpdateRule::onebit_adam, {}},
 
 TEST_CASE("compressed all-reduce: every layout does what is planned, and learns") {
   for (const Way& way : kWays) {
-    const TinyResult base = train_tiny(job(way.rule, way.gradients));
+    const TinyResult base = train_tiny(compressed_sum_job(way.rule, way.gradients));
     const auto check = [&](const char* name, const std::function<void(TinyOptions&)>& change) {
-      TinyOptions o = job(way.rule, way.gradients);
+      TinyOptions o = compressed_sum_job(way.rule, way.gradients);
       change(o);
       INFO(update_rule_name(way.rule) << " " << name);
       const TinyResult got = train_tiny(o);
@@ -59,7 +59,7 @@ TEST_CASE("compressed all-reduce: every layout does what is planned, and learns"
 }
 
 TEST_CASE("compressed all-reduce: gradients in 8 bits beside moments in 8 bits") {
-  TinyOptions o = job(UpdateRule::adamw8bit, {});
+  TinyOptions o = compressed_sum_job(UpdateRule::adamw8bit, {});
   o.precision = "fp32";
   const TinyResult plain = train_tiny(o);
   for (int stage : {0, 1}) {
@@ -77,13 +77,13 @@ TEST_CASE("compressed all-reduce: gradients in 8 bits beside moments in 8 bits")
 TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts of an MoE model") {
   for (const Way& way : kWays) {
     INFO(update_rule_name(way.rule));
-    TinyOptions tied = job(way.rule, way.gradients);
+    TinyOptions tied = compressed_sum_job(way.rule, way.gradients);
     tied.architecture = "gpt2";
     tied.kv_heads = 0;
     tied.pipeline = 2;
     const TinyResult a = train_tiny(tied);
     CHECK(a.plan_wire == a.used_wire);
-    TinyOptions moe = job(way.rule, way.gradients);
+    TinyOptions moe = compressed_sum_job(way.rule, way.gradients);
     moe.moe.num_experts = 4;
     moe.moe.top_k = 2;
     moe.ranks = 4;
@@ -101,7 +101,7 @@ TEST_CASE("compressed all-reduce: gpt2's tied table over two stages, and experts
 
 TEST_CASE("compressed all-reduce: coded gradients have the same bits under ZeRO-0 and 1, in bf16 too") {
   for (const Code code : {Code::int8, Code::sign}) {
-    TinyOptions o = job(UpdateRule::adamw, code);
+    TinyOptions o = compressed_sum_job(UpdateRule::adamw, code);
     o.precision = "bf16";
     const TinyResult plain = train_tiny(o);
     o.zero_stage = 1;
@@ -135,7 +135,7 @@ TEST_CASE(
       return std::any_of(notes.begin(), notes.end(),
                          [](const std::string& n) { return n.find("rounding errors") != std::string::npos; });
     };
-    TinyOptions o = job(way.rule, way.gradients);
+    TinyOptions o = compressed_sum_job(way.rule, way.gradients);
     o.steps = 6;
     const TinyResult unbroken = train_tiny(o);
     o.steps = 4;

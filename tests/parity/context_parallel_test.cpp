@@ -8,16 +8,16 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Layout {
+struct ContextLayout {
   const char* comm;
   int ranks, inner;
 };
-constexpr Layout kLayouts[] = {{"p2p", 2, 1},        {"p2p", 4, 1},        {"p2p", 8, 1},
-                               {"all_gather", 2, 1}, {"all_gather", 4, 1}, {"all_gather", 8, 1},
-                               {"a2a", 2, 1},        {"a2a", 4, 1},        {"a2a", 8, 1},
-                               {"a2a+p2p", 4, 2},    {"a2a+p2p", 8, 2},    {"a2a+p2p", 8, 4}};
+constexpr ContextLayout kContextLayouts[] = {{"p2p", 2, 1},        {"p2p", 4, 1},        {"p2p", 8, 1},
+                                             {"all_gather", 2, 1}, {"all_gather", 4, 1}, {"all_gather", 8, 1},
+                                             {"a2a", 2, 1},        {"a2a", 4, 1},        {"a2a", 8, 1},
+                                             {"a2a+p2p", 4, 2},    {"a2a+p2p", 8, 2},    {"a2a+p2p", 8, 4}};
 
-TinyOptions job(const std::string& architecture, int kv_heads) {
+TinyOptions context_job(const std::string& architecture, int kv_heads) {
   TinyOptions o;
   o.architecture = architecture;
   o.heads = 8;
@@ -30,12 +30,12 @@ TinyOptions job(const std::string& architecture, int kv_heads) {
   return o;
 }
 
-TinyOptions with(TinyOptions o, const Layout& l) {
+TinyOptions with(TinyOptions o, const ContextLayout& l) {
   o.context = l.ranks, o.context_comm = l.comm, o.context_inner = l.inner;
   return o;
 }
 
-void check_exact(const TinyResult& r) {
+void check_as_planned(const TinyResult& r) {
   CHECK(r.plan_bytes == r.used_bytes);
   CHECK(r.plan_wire == r.used_wire);
 }
@@ -45,23 +45,23 @@ void check_exact(const TinyResult& r) {
 TEST_CASE("context parallelism equals one process to 1e-12 in fp64") {
   const auto architecture = GENERATE(as<std::string>(), "llama", "gpt2");
   const bool packed = GENERATE(false, true);
-  TinyOptions one = job(architecture, 8);
+  TinyOptions one = context_job(architecture, 8);
   one.packed = packed;
   const TinyResult base = train_tiny(one);
   TinyOptions unpacked = one;
   unpacked.packed = !packed;
   CHECK(std::abs(train_tiny(unpacked).losses[0] - base.losses[0]) > 1e-4);  // packing matters
-  for (const Layout& l : kLayouts) {
+  for (const ContextLayout& l : kContextLayouts) {
     INFO(architecture << (packed ? " packed" : "") << ", " << l.comm << " on " << l.ranks << " (" << l.inner
                       << ")");
     const TinyResult cut = train_tiny(with(one, l));
     require_parity(base, cut, 1e-12);
-    check_exact(cut);
+    check_as_planned(cut);
   }
 }
 
 TEST_CASE("context parallelism with windows and layers without positions equals one process") {
-  TinyOptions one = job("llama", 4);
+  TinyOptions one = context_job("llama", 4);
   one.without_positions = true;
   one.window = GENERATE(3, 11);  // shorter and longer than a rank's run
   one.packed = GENERATE(false, true);
@@ -69,22 +69,22 @@ TEST_CASE("context parallelism with windows and layers without positions equals 
   TinyOptions wider = one;
   wider.window = 0;
   CHECK(std::abs(train_tiny(wider).losses[0] - base.losses[0]) > 1e-5);  // the window matters
-  for (const Layout& l :
-       {Layout{"p2p", 4, 1}, Layout{"all_gather", 4, 1}, Layout{"a2a", 2, 1}, Layout{"a2a+p2p", 4, 2}}) {
+  for (const ContextLayout& l : {ContextLayout{"p2p", 4, 1}, ContextLayout{"all_gather", 4, 1},
+                                 ContextLayout{"a2a", 2, 1}, ContextLayout{"a2a+p2p", 4, 2}}) {
     INFO(l.comm << " on " << l.ranks << ", window " << one.window << (one.packed ? ", packed" : ""));
     const TinyResult cut = train_tiny(with(one, l));
     require_parity(base, cut, 1e-12);
-    check_exact(cut);
+    check_as_planned(cut);
   }
 }
 
 TEST_CASE("context parallelism with grouped heads, data ranks, ZeRO and tensor parallelism") {
-  TinyOptions one = job("llama", 4);
+  TinyOptions one = context_job("llama", 4);
   one.packed = true;
   one.tied = GENERATE(false, true);
   const TinyResult base = train_tiny(one);
-  for (const Layout& l :
-       {Layout{"p2p", 2, 1}, Layout{"all_gather", 2, 1}, Layout{"a2a", 2, 1}, Layout{"a2a+p2p", 4, 2}})
+  for (const ContextLayout& l : {ContextLayout{"p2p", 2, 1}, ContextLayout{"all_gather", 2, 1},
+                                 ContextLayout{"a2a", 2, 1}, ContextLayout{"a2a+p2p", 4, 2}})
     for (int zero : {0, 1, 3})
       for (int tensor : {1, 2}) {
         TinyOptions many = with(one, l);
@@ -96,17 +96,18 @@ TEST_CASE("context parallelism with grouped heads, data ranks, ZeRO and tensor p
         INFO(l.comm << " on " << l.ranks << ", data 2, tensor " << tensor << ", ZeRO " << zero);
         const TinyResult cut = train_tiny(many);
         require_parity(base, cut, 1e-12);
-        check_exact(cut);
+        check_as_planned(cut);
       }
 }
 
 TEST_CASE("context parallelism on pipeline stages") {
-  TinyOptions one = job("llama", 8);
+  TinyOptions one = context_job("llama", 8);
   one.layers = 4;
   one.global_batch = 8;
   one.packed = true;
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"p2p", 2, 1}, Layout{"all_gather", 2, 1}, Layout{"a2a+p2p", 4, 2}})
+  for (const ContextLayout& l :
+       {ContextLayout{"p2p", 2, 1}, ContextLayout{"all_gather", 2, 1}, ContextLayout{"a2a+p2p", 4, 2}})
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       TinyOptions many = with(one, l);
       many.pipeline = 2;
@@ -114,27 +115,28 @@ TEST_CASE("context parallelism on pipeline stages") {
       INFO(l.comm << " on " << l.ranks << ", " << schedule);
       const TinyResult cut = train_tiny(many);
       require_parity(base, cut, 1e-12);
-      check_exact(cut);
+      check_as_planned(cut);
     }
 }
 
 TEST_CASE("context parallelism in fp32 and bf16") {
-  const Layout l = GENERATE(values<Layout>({{"p2p", 4, 1}, {"all_gather", 4, 1}, {"a2a+p2p", 4, 2}}));
-  TinyOptions one = job("llama", 8);
+  const ContextLayout l =
+      GENERATE(values<ContextLayout>({{"p2p", 4, 1}, {"all_gather", 4, 1}, {"a2a+p2p", 4, 2}}));
+  TinyOptions one = context_job("llama", 8);
   one.precision = "fp32";
   TinyResult cut = train_tiny(with(one, l));
   require_parity(train_tiny(one), cut, 1e-5);
-  check_exact(cut);
+  check_as_planned(cut);
   one.precision = "bf16";
   cut = train_tiny(with(one, l));
   const TinyResult base = train_tiny(one);
   for (size_t i = 0; i < base.losses.size(); ++i)
     CHECK(cut.losses[i] == Approx(base.losses[i]).epsilon(0.01));
-  check_exact(cut);
+  check_as_planned(cut);
 }
 
 TEST_CASE("a hop or a reduction of context parallelism that is left out is seen by parity") {
-  TinyOptions one = job("llama", 8);
+  TinyOptions one = context_job("llama", 8);
   one.dropout = 0;
   one.steps = 1;
   one.global_batch = 2;
@@ -154,8 +156,8 @@ TEST_CASE("a hop or a reduction of context parallelism that is left out is seen 
       return true;  // not a number somewhere
     }
   };
-  for (const Layout& l :
-       {Layout{"p2p", 2, 1}, Layout{"all_gather", 2, 1}, Layout{"a2a", 2, 1}, Layout{"a2a+p2p", 4, 2}}) {
+  for (const ContextLayout& l : {ContextLayout{"p2p", 2, 1}, ContextLayout{"all_gather", 2, 1},
+                                 ContextLayout{"a2a", 2, 1}, ContextLayout{"a2a+p2p", 4, 2}}) {
     const TinyOptions o = with(one, l);
     REQUIRE_FALSE(differs(o, -1));
     // Calls of the first step: forward of two layers, then backward.

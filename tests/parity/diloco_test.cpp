@@ -20,15 +20,6 @@ TinyOptions sites_of(int sites, int64_t inner_steps) {
   return o;
 }
 
-/// Largest difference of parameters, relative to the largest of their tensor.
-double apart(const NamedTensors& a, const NamedTensors& b) { return worst_relative(a, b); }
-
-/// Bytes of the last rank to ranks of the sites beside its own.
-int64_t sent_to_sites(const TinyResult& r) {
-  const auto at = r.used_groups.find("sites");
-  return at == r.used_groups.end() ? 0 : at->second;
-}
-
 }  // namespace
 
 TEST_CASE("sites that synchronize after every step with a plain outer step are data parallel") {
@@ -40,14 +31,14 @@ TEST_CASE("sites that synchronize after every step with a plain outer step are d
   DilocoSettings& d = sites.optimizer.diloco;
   d = {.sites = 2, .inner_steps = 1, .outer_lr = 1, .outer_momentum = 0, .nesterov = true, .shares = {}};
   const TinyResult want = train_tiny(parallel), got = train_tiny(sites);
-  CHECK(apart(want.parameters, got.parameters) < 1e-13);
+  CHECK(worst_relative(want.parameters, got.parameters) < 1e-13);
   CHECK(got.eval_loss == Approx(want.eval_loss).epsilon(1e-12));  // over the batches of both sites
   // Negative controls: another outer step, and tokens that sites count unequally.
   d.outer_lr = 0.7;
-  CHECK(apart(want.parameters, train_tiny(sites).parameters) > 1e-4);
+  CHECK(worst_relative(want.parameters, train_tiny(sites).parameters) > 1e-4);
   d.outer_lr = 1;
   parallel.padded_targets = sites.padded_targets = true;
-  CHECK(apart(train_tiny(parallel).parameters, train_tiny(sites).parameters) > 1e-6);
+  CHECK(worst_relative(train_tiny(parallel).parameters, train_tiny(sites).parameters) > 1e-6);
 }
 
 TEST_CASE("a site of any layout trains as a site of one rank, and sites agree when they synchronize") {

@@ -9,7 +9,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(Fp8Recipe recipe) {
+TinyOptions fp8_job(Fp8Recipe recipe) {
   TinyOptions o;
   o.layers = 4;
   o.fp8.emplace();
@@ -29,7 +29,7 @@ TEST_CASE("FP8 under every layout equals one process, by delayed and by current 
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise})
     for (const std::string architecture : {"llama", "gpt2"}) {
       CAPTURE(static_cast<int>(recipe), architecture);
-      TinyOptions o = job(recipe);
+      TinyOptions o = fp8_job(recipe);
       o.architecture = architecture;
       const TinyResult one = train_tiny(o);
       const auto check = [&](const char* what, auto change) {
@@ -59,7 +59,7 @@ TEST_CASE(
     "weights of FP8 rounded once a step: the bits of weights rounded at each use, in memory of their own") {
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     CAPTURE(static_cast<int>(recipe));
-    TinyOptions o = job(recipe);
+    TinyOptions o = fp8_job(recipe);
     o.ranks = 2;
     const auto rounded_bytes = [](const TinyOptions& of) {
       MetaJob meta(of, 0);
@@ -87,7 +87,7 @@ TEST_CASE(
 }
 
 TEST_CASE("weights of FP8 are rounded again where Sophia moves them for its own pass") {
-  TinyOptions once = job(Fp8Recipe::delayed);
+  TinyOptions once = fp8_job(Fp8Recipe::delayed);
   once.optimizer.rule = UpdateRule::sophia;
   once.optimizer.hessian_estimator = HessianEstimator::hutchinson;
   once.optimizer.hessian_interval = 2;
@@ -104,7 +104,7 @@ TEST_CASE("weights of FP8 are rounded again where Sophia moves them for its own 
 
 TEST_CASE("what FP8 products read is kept rounded where their steps are known before") {
   const auto kept = [](Fp8Recipe recipe, bool eight) {
-    TinyOptions o = job(recipe);
+    TinyOptions o = fp8_job(recipe);
     if (!eight) o.fp8.reset();
     MetaJob meta(o, 0);
     meta.program.train_step({}, tiny_adamw(1));
@@ -117,7 +117,7 @@ TEST_CASE("what FP8 products read is kept rounded where their steps are known be
 }
 
 TEST_CASE("SwiGLU's gradient has the same bits where it is written rounded for FP8 products") {
-  TinyOptions o = job(Fp8Recipe::delayed);
+  TinyOptions o = fp8_job(Fp8Recipe::delayed);
   o.precision = "bf16", o.pipeline = 2;
   const int64_t all = 2 * 8;  // layers of a stage and micro-batches
   const auto calls = [](const TinyOptions& of, std::string_view op) {
@@ -146,7 +146,7 @@ TEST_CASE("SwiGLU's gradient has the same bits where it is written rounded for F
 }
 
 TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") {
-  TinyOptions o = job(Fp8Recipe::blockwise);
+  TinyOptions o = fp8_job(Fp8Recipe::blockwise);
   o.hidden = 256, o.heads = 2, o.kv_heads = 2, o.intermediate = 256, o.layers = 2, o.steps = 2;
   o.global_batch = 4;
   const TinyResult one = train_tiny(o);
@@ -163,7 +163,7 @@ TEST_CASE("blocks of FP8 under layouts that do not cut them equal one process") 
 }
 
 TEST_CASE("what FP8 changes is seen: formats, kept layers, recipes, and ranks that do not agree") {
-  TinyOptions o = job(Fp8Recipe::tensorwise);
+  TinyOptions o = fp8_job(Fp8Recipe::tensorwise);
   const TinyResult all = train_tiny(o);
   const auto loss = [&](auto change) {
     TinyOptions m = o;
@@ -187,7 +187,7 @@ TEST_CASE("what FP8 changes is seen: formats, kept layers, recipes, and ranks th
   CHECK(loss([](TinyOptions& m) { m.fp8->first_layers = 4; }) == plain);
   // With micro-batches of another size current scaling sees other tensors; delayed scaling does not.
   const auto apart = [&](Fp8Recipe recipe) {
-    TinyOptions a = job(recipe), b = a;
+    TinyOptions a = fp8_job(recipe), b = a;
     b.micro_batch = 4;
     return std::abs(train_tiny(a).losses.back() - train_tiny(b).losses.back());
   };
@@ -199,7 +199,7 @@ TEST_CASE("adapters beside frozen weights in FP8: every layout equals one proces
     for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
       if (architecture == "qwen3_moe" && recipe == Fp8Recipe::tensorwise) continue;
       CAPTURE(architecture, static_cast<int>(recipe));
-      TinyOptions o = job(recipe);
+      TinyOptions o = fp8_job(recipe);
       o.architecture = architecture;
       o.lora.rank = 4;
       o.lora.alpha = 6;
@@ -239,7 +239,7 @@ TEST_CASE("adapters beside frozen weights in FP8: every layout equals one proces
 
 TEST_CASE("bf16 with linear layers of FP8 trains as bf16 does") {
   require_exact_memory(check_fp8_follows_bf16(
-      job(Fp8Recipe::delayed), [](TinyOptions& o) { o.tensor = o.ranks = 2, o.zero_stage = 2; }));
+      fp8_job(Fp8Recipe::delayed), [](TinyOptions& o) { o.tensor = o.ranks = 2, o.zero_stage = 2; }));
 }
 
 TEST_CASE("a run changes between bf16 and FP8, and between fp32 and tf32, in memory that holds both") {

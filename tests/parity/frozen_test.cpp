@@ -14,12 +14,6 @@ bool frozen_by(const TinyOptions& o, const std::string& name) {
   return false;
 }
 
-/// Parameters as they are before the first step.
-NamedTensors at_first(TinyOptions o) {
-  o.steps = 0;
-  return train_tiny(o).parameters;
-}
-
 /// Frozen ones have their first values, bit for bit, and no gradient; the others moved.
 void check_frozen(const TinyOptions& o, const TinyResult& r, const NamedTensors& first) {
   int frozen = 0;

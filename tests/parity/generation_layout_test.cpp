@@ -74,7 +74,7 @@ std::vector<Said> ask_all(TinyOptions o) {
   return said;
 }
 
-double apart(const Said& a, const Said& b) {
+double largest_difference(const Said& a, const Said& b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -93,7 +93,7 @@ double worst(const TinyOptions& layout) {
   double most = 0;
   for (const Said& said : got) {
     CHECK(said == got[0]);  // bit for bit: each rank draws the same token
-    most = std::max(most, apart(said, want));
+    most = std::max(most, largest_difference(said, want));
   }
   return most;
 }
@@ -145,5 +145,5 @@ TEST_CASE("negative control: a model of other weights does not have the same log
   TinyOptions o = tiny(2, 1), other = o;
   other.architecture = "qwen3";
   const Said a = ask_all(o)[0], b = ask_all(other)[0];
-  CHECK(apart(a, b) > 1e-4);
+  CHECK(largest_difference(a, b) > 1e-4);
 }

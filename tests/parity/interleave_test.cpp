@@ -9,7 +9,7 @@ namespace {
 
 /// Calls check(name, options) for jobs of four micro-batches in which forwards wait for collectives.
 template <class F>
-void each_job(F check) {
+void each_interleaved_job(F check) {
   TinyOptions job;
   job.precision = "fp32";
   job.dropout = 0.1;
@@ -61,7 +61,7 @@ void each_job(F check) {
 
 TEST_CASE("micro-batches by turns give the bits of one after the other, in the planned memory and order",
           "[interleave]") {
-  each_job([](const std::string& name, TinyOptions o) {
+  each_interleaved_job([](const std::string& name, TinyOptions o) {
     INFO(name);
     const TinyResult one = train_tiny(o);
     o.interleaved = true;

@@ -7,7 +7,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions base(const char* architecture) {
+TinyOptions one_chunk_job(const char* architecture) {
   TinyOptions o;
   o.architecture = architecture;
   o.micro_batch = 8;
@@ -20,9 +20,9 @@ TinyOptions base(const char* architecture) {
 
 TEST_CASE("the loss by chunks of tokens equals that of all at once", "[parity]") {
   for (const char* architecture : {"llama", "gpt2"}) {
-    const TinyResult whole = train_tiny(base(architecture));  // 128 tokens, one chunk
+    const TinyResult whole = train_tiny(one_chunk_job(architecture));  // 128 tokens, one chunk
     for (const char* mode : {"1d", "2d", "3d"}) {
-      TinyOptions o = base(architecture);
+      TinyOptions o = one_chunk_job(architecture);
       o.tensor_mode = mode;
       o.tensor = mode[0] == '1' ? 2 : mode[0] == '2' ? 4 : 8;
       for (int64_t rows : {7, 64, 1000}) {
@@ -38,7 +38,7 @@ TEST_CASE("the loss by chunks of tokens equals that of all at once", "[parity]")
 }
 
 TEST_CASE("logits take the memory of as many tokens as are asked for", "[parity]") {
-  TinyOptions o = base("llama");
+  TinyOptions o = one_chunk_job("llama");
   o.vocab = 4096;  // logits are larger than all else between forward and backward
   o.logits_chunk.rows = 128;
   const int64_t all = train_tiny(o).plan_bytes[0];

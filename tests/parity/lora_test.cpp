@@ -18,11 +18,6 @@ TinyOptions with_lora(const std::string& architecture) {
   return o;
 }
 
-NamedTensors at_first(TinyOptions o) {
-  o.steps = 0;
-  return train_tiny(o).parameters;
-}
-
 /// A function of a factor's name and the element.
 double factor_value(const std::string& name, int64_t i) {
   return 0.1 * std::sin(static_cast<double>(hash_name(name) % 97) + static_cast<double>(i));
@@ -51,7 +46,7 @@ bool is_adapter(const std::string& name) { return name.find(".lora_") != std::st
 
 /// A check that `one` with a change has the results of `expected`, which outlives it, with memory and traffic
 /// as planned.
-auto same_as(const TinyResult& expected, const TinyOptions& one) {
+auto same_results_as(const TinyResult& expected, const TinyOptions& one) {
   return [&expected, one](const std::string& name, const std::function<void(TinyOptions&)>& change) {
     INFO(one.architecture << ", " << name);
     TinyOptions o = one;
@@ -156,7 +151,7 @@ TEST_CASE("lora: adapters under every axis equal one process to 1e-12 in fp64") 
   one.lora.dropout = 0.2;
   if (one.architecture == "llama") one.lora.modules_to_save = {"lm_head", "embed_tokens"};
   const TinyResult base = train_tiny(one);
-  const auto check = same_as(base, one);
+  const auto check = same_results_as(base, one);
   for (const int stage : {0, 1, 2, 3})
     check(fmt::format("data 2, ZeRO-{}", stage), [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
@@ -205,7 +200,7 @@ TEST_CASE("lora: adapters of experts under every axis equal one process to 1e-12
     factors += name.find(".experts.") != std::string::npos && is_adapter(name);
   }
   CHECK(factors == (mixtral ? 8 : 16) / 2 * (one.lora.dora ? 3 : 2));
-  const auto check = same_as(base, one);
+  const auto check = same_results_as(base, one);
   for (const int stage : {0, 1, 2, 3})
     check(fmt::format("data 2, ZeRO-{}", stage), [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = stage; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
@@ -249,7 +244,7 @@ TEST_CASE(
   CHECK(moved >= 8);
   one.lora.dropout = 0.2;
   const TinyResult dropped = train_tiny(one);
-  const auto check = same_as(dropped, one);
+  const auto check = same_results_as(dropped, one);
   check("data 2, ZeRO-3", [&](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });
   check("tensor 2, sequence, ZeRO-3",

@@ -6,7 +6,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job() {
+TinyOptions fp16_job() {
   TinyOptions o;
   o.precision = "fp16";
   o.global_batch = 4;
@@ -22,7 +22,7 @@ void close_losses(const TinyResult& a, const TinyResult& b, double tolerance) {
 }  // namespace
 
 TEST_CASE("fp16 trains as fp32 does, within what it rounds, and plans its bytes") {
-  TinyOptions o = job();
+  TinyOptions o = fp16_job();
   const TinyResult half = train_tiny(o);
   CHECK(half.plan_bytes == half.used_bytes);
   CHECK(half.loss_scales == std::vector<double>(5, 65536));
@@ -36,7 +36,7 @@ TEST_CASE("fp16 trains as fp32 does, within what it rounds, and plans its bytes"
 }
 
 TEST_CASE("from a scale of 2^40 a run of fp16 finds one, and then trains as from there") {
-  TinyOptions o = job();
+  TinyOptions o = fp16_job();
   o.loss_scale.initial = 0x1p40;
   o.loss_scale.hysteresis = 1;
   o.read_gradients = false;
@@ -54,7 +54,7 @@ TEST_CASE("from a scale of 2^40 a run of fp16 finds one, and then trains as from
 }
 
 TEST_CASE("every layout finds the same scales, and the losses of one process") {
-  TinyOptions one = job();
+  TinyOptions one = fp16_job();
   one.loss_scale.window = 2;
   one.loss_scale.growth_factor = 16;
   one.loss_scale.hysteresis = 1;
@@ -83,7 +83,7 @@ TEST_CASE("every layout finds the same scales, and the losses of one process") {
 }
 
 TEST_CASE("an overflow makes no update on any rank, and its decision comes from ranks that did not see it") {
-  TinyOptions o = job();
+  TinyOptions o = fp16_job();
   o.ranks = 2;
   o.pipeline = 2;
   o.loss_scale.initial = 0x1p40;
@@ -100,7 +100,7 @@ TEST_CASE("an overflow makes no update on any rank, and its decision comes from 
 }
 
 TEST_CASE("the gradient of an MoE model's balance losses is scaled with the others") {
-  TinyOptions o = job();
+  TinyOptions o = fp16_job();
   o.moe.num_experts = 4;
   o.moe.balance_coeff = 0.5;
   o.moe.z_loss_coeff = 0.1;

@@ -23,12 +23,7 @@ TinyOptions predicts(int64_t modules) {
   return o;
 }
 
-struct Layout {
-  const char* name;
-  void (*change)(TinyOptions&);
-};
-
-const Layout kLayouts[] = {
+const NamedLayout kModuleLayouts[] = {
     {"data 2, ZeRO-1", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 1; }},
     {"data 4, ZeRO-3", [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 3; }},
     {"hybrid, ZeRO-2", [](TinyOptions& o) { o.ranks = 4, o.zero_stage = 2, o.shard = 2; }},
@@ -50,8 +45,8 @@ const Layout kLayouts[] = {
      }},
 };
 
-TinyOptions under(TinyOptions o, const Layout& layout) {
-  layout.change(o);
+TinyOptions under(TinyOptions o, const NamedLayout& layout) {
+  layout.set(o);
   o.micro_batch = std::min<int64_t>(o.micro_batch, o.global_batch / o.ranks / (o.pipeline > 1 ? 2 : 1));
   return o;
 }
@@ -66,7 +61,7 @@ TEST_CASE("multi-token prediction equals one process to 1e-12 in fp64 under ever
   one.dropout = one.tied ? 0.1 : 0;
   const TinyResult base = train_tiny(one);
   for (const double loss : base.mtp_losses) CHECK(loss > 1);
-  for (const Layout& layout : kLayouts) {
+  for (const NamedLayout& layout : kModuleLayouts) {
     INFO(layout.name << (one.tied ? ", tied" : ""));
     const TinyOptions o = under(one, layout);
     const TinyResult many = train_tiny(o);

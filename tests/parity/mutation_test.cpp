@@ -24,14 +24,14 @@ constexpr std::pair<Kind, const char*> kKinds[] = {{Kind::remove, "removed"},
                                                    {Kind::group_of_one, "on a group of one"},
                                                    {Kind::other_level, "on the other level"}};
 
-struct Layout {
+struct NamedJob {
   std::string name;
   TinyOptions options;
 };
 
 /// 1-bit optimizers after their warm-up, whose first step is of another kind.
-std::vector<Layout> onebit_layouts() {
-  std::vector<Layout> all;
+std::vector<NamedJob> onebit_jobs() {
+  std::vector<NamedJob> all;
   for (const UpdateRule rule : {UpdateRule::onebit_adam, UpdateRule::onebit_lamb})
     for (int tensor : {1, 2}) {
       TinyOptions o;
@@ -46,8 +46,8 @@ std::vector<Layout> onebit_layouts() {
 
 /// Data-parallel, tensor-parallel and both, with every stage of ZeRO; context-parallel and tensor-parallel in
 /// every way.
-std::vector<Layout> layouts(int data) {
-  std::vector<Layout> all;
+std::vector<NamedJob> mutated_jobs(int data) {
+  std::vector<NamedJob> all;
   const auto add = [&](const std::string& name, int ranks, int tensor, bool sequence, int zero,
                        int accumulation) {
     TinyOptions o;
@@ -388,9 +388,9 @@ bool parity_fails(const TinyResult& good, const TinyOptions& o, Mutation mutatio
 TEST_CASE("mutation: the placement check refuses every mutant of every collective of the step") {
   int64_t mutants = 0, refused = 0;
   std::vector<std::string> passed;
-  std::vector<Layout> all = layouts(4);
-  for (const Layout& layout : onebit_layouts()) all.push_back(layout);
-  for (const Layout& layout : all) {
+  std::vector<NamedJob> all = mutated_jobs(4);
+  for (const NamedJob& layout : onebit_jobs()) all.push_back(layout);
+  for (const NamedJob& layout : all) {
     const MetaRun whole = run_whole(layout.options);
     INFO(layout.name);
     REQUIRE(whole.refusal == "");
@@ -428,7 +428,7 @@ TEST_CASE("mutation: the placement check refuses every mutant of every collectiv
 TEST_CASE("slow: mutation: a collective left out or doubled changes the numbers, so parity is a second net") {
   int64_t mutants = 0, failed = 0, same_numbers = 0;
   std::vector<std::string> survivors;
-  for (const Layout& layout : layouts(2)) {
+  for (const NamedJob& layout : mutated_jobs(2)) {
     const TinyOptions& o = layout.options;
     const TinyResult good = train_tiny(o);
     const MetaRun whole = run_whole(o);
@@ -468,7 +468,7 @@ TEST_CASE("slow: mutation: a collective left out or doubled changes the numbers,
 }
 
 TEST_CASE("a refusal names the op, the layer, the axis, what it has and the fix") {
-  const TinyOptions o = layouts(4)[2].options;  // ZeRO 1
+  const TinyOptions o = mutated_jobs(4)[2].options;  // ZeRO 1
   const std::string group = "gradient";
   const auto refusal = [&](Kind kind, int64_t target) { return run_on_meta(o, kind, group, target).refusal; };
   CHECK(refusal(Kind::remove, 0) ==

@@ -12,7 +12,7 @@ namespace {
 const UpdateRule kRules[] = {UpdateRule::adam, UpdateRule::sgd,       UpdateRule::lion,
                              UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::muon};
 
-TinyOptions job(UpdateRule rule) {
+TinyOptions optimizer_job(UpdateRule rule) {
   TinyOptions o;
   o.optimizer.rule = rule;
   o.global_batch = 4;
@@ -25,7 +25,7 @@ TinyOptions job(UpdateRule rule) {
 TEST_CASE("layouts of every optimizer agree with one rank, and plans with runs") {
   for (const UpdateRule rule : kRules)
     for (const char* architecture : {"llama", "gpt2"}) {
-      TinyOptions one = job(rule);
+      TinyOptions one = optimizer_job(rule);
       one.architecture = architecture;
       if (one.architecture == "gpt2") one.kv_heads = 0;
       // A key's bias has a gradient of rounding alone, and of that Lion takes the sign.
@@ -62,7 +62,7 @@ TEST_CASE("every optimizer: stages of ZeRO agree to the bit in bf16") {
     const UpdateRule rule = static_cast<UpdateRule>(i);
     if (is_onebit(rule)) continue;  // for ZeRO-0
     ++compared;
-    TinyOptions o = job(rule);
+    TinyOptions o = optimizer_job(rule);
     o.precision = "bf16";
     o.ranks = 2;
     o.micro_batch = 2;
@@ -84,7 +84,7 @@ TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not
   for (const UpdateRule rule :
        {UpdateRule::sgd, UpdateRule::adafactor, UpdateRule::muon, UpdateRule::adamw8bit}) {
     TemporaryFolder folder;
-    TinyOptions o = job(rule);
+    TinyOptions o = optimizer_job(rule);
     o.precision = rule == UpdateRule::adamw8bit ? "fp32" : "fp64";
     const bool coded = rule == UpdateRule::adamw8bit;
     INFO(update_rule_name(rule));
@@ -109,7 +109,7 @@ TEST_CASE("a checkpoint of every optimizer goes on under another layout, and not
 
 TEST_CASE(
     "a gradient norm above the limit makes no update, on any rank, and a loss above its own ends the step") {
-  TinyOptions o = job(UpdateRule::adamw);
+  TinyOptions o = optimizer_job(UpdateRule::adamw);
   o.ranks = 2;
   o.steps = 2;
   const TinyResult free = train_tiny(o);

@@ -1,7 +1,5 @@
 // Weights that are away between gathers: the same bits in every layout, alone and with states and
 // activations, and plans have the arena without them to the byte.
-#include <numeric>
-
 #include "tests/parity/parity.h"
 
 using namespace ltrain;
@@ -9,7 +7,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(const std::string& precision) {
+TinyOptions params_offload_job(const std::string& precision) {
   TinyOptions o;
   o.precision = precision;
   o.global_batch = 4;
@@ -29,7 +27,7 @@ OffloadSettings away(double params, double states = 0) {
   return s;
 }
 
-TinyResult check_same(const TinyResult& resident, const TinyOptions& o) {
+TinyResult check_same_as_resident(const TinyResult& resident, const TinyOptions& o) {
   const TinyResult r = train_tiny(o);
   check_same_bits(resident, r);
   CHECK(r.averages == resident.averages);
@@ -45,7 +43,7 @@ TinyResult check_same(const TinyResult& resident, const TinyOptions& o) {
 TEST_CASE("weights that are away give the bits of those that stay, with and without states beside them") {
   for (const std::string precision : {"fp32", "bf16"})
     for (int ranks : {1, 2}) {
-      TinyOptions o = job(precision);
+      TinyOptions o = params_offload_job(precision);
       o.ranks = ranks;
       o.optimizer.groups = {{"*norm*", std::nullopt, 0.5, 0.0}};
       const TinyResult resident = train_tiny(o);
@@ -53,7 +51,7 @@ TEST_CASE("weights that are away give the bits of those that stay, with and with
            {std::pair(1.0, 0.0), std::pair(0.5, 0.0), std::pair(1.0, 1.0), std::pair(0.6, 0.4)}) {
         INFO(precision << " ranks " << ranks << " weights " << params << " states " << states);
         o.offload = away(params, states);
-        const TinyResult r = check_same(resident, o);
+        const TinyResult r = check_same_as_resident(resident, o);
         CHECK((r.used_offloaded[0].optimizer > 0) == (states > 0));
         CHECK(r.used_bytes[0] < resident.used_bytes[0] + 3 * 4 * 160 * 4);
       }
@@ -62,7 +60,7 @@ TEST_CASE("weights that are away give the bits of those that stay, with and with
 
 TEST_CASE("what of the weights stays is what their fraction says, and what is away is not in the arena") {
   const auto plan = [](double params) {
-    TinyOptions o = job("fp32");
+    TinyOptions o = params_offload_job("fp32");
     o.layers = 12;
     o.bucket_elements = 100;  // a bucket for each unit
     o.offload = away(params);
@@ -84,15 +82,15 @@ TEST_CASE("what of the weights stays is what their fraction says, and what is aw
 TEST_CASE("weights leave in every layout, bit for bit") {
   const auto check = [&](const char* name, auto change) {
     INFO(name);
-    TinyOptions o = job("fp32");
+    TinyOptions o = params_offload_job("fp32");
     change(o);
     const TinyResult resident = train_tiny(o);
     o.offload = away(1, 1);
-    check_same(resident, o);
+    check_same_as_resident(resident, o);
     o.activations.fraction = 1;
     o.activations.input = true;
     for (int i = 0; i < kBlockTensors; ++i) o.activations.tensors.add(static_cast<BlockTensor>(i));
-    check_same(resident, o);
+    check_same_as_resident(resident, o);
   };
   check("tensor", [](TinyOptions& o) { o.tensor = 2, o.sequence_parallel = true; });
   check("pipeline", [](TinyOptions& o) { o.pipeline = 2, o.optimizer.rule = UpdateRule::lion; });
@@ -110,7 +108,7 @@ TEST_CASE("weights leave in every layout, bit for bit") {
 }
 
 TEST_CASE("a disk that is full when weights are written back ends the step with the code of storage") {
-  TinyOptions o = job("fp32");
+  TinyOptions o = params_offload_job("fp32");
   o.offload = away(1);
   check_full_disk(o, 9, "offload.params.path");
 }

@@ -11,6 +11,12 @@
 
 namespace ltrain::test {
 
+/// Parameters as they are before the first step.
+inline NamedTensors at_first(TinyOptions o) {
+  o.steps = 0;
+  return train_tiny(o).parameters;
+}
+
 /// Largest difference relative to the largest value, tensor by tensor.
 inline double worst_relative(const NamedTensors& a, const NamedTensors& b) {
   REQUIRE(a.size() == b.size());
@@ -105,6 +111,18 @@ inline TinyResult check_fp8_follows_bf16(TinyOptions o, const std::function<void
   }
   CHECK(eight.losses != sixteen.losses);
   return eight;
+}
+
+/// Five layers with dropout; two steps of four sequences.
+inline TinyOptions five_layer_job(const char* architecture) {
+  TinyOptions o;
+  o.architecture = architecture;
+  o.dropout = 0.1;
+  o.layers = 5;
+  o.steps = 2;
+  o.global_batch = 4;
+  o.padded_targets = true;
+  return o;
 }
 
 /// Calls check(name, options) for the layouts of a job of four sequences, five layers and four heads.

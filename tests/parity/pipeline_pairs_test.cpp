@@ -28,7 +28,7 @@ TinyOptions experts_in_a_v() {
 
 /// Calls check(name, options) for jobs whose forwards and backwards wait for collectives.
 template <class F>
-void each_job(F check) {
+void each_paired_job(F check) {
   for (const bool sequence : {false, true})
     for (const bool tied : {false, true}) {
       TinyOptions o = in_a_v();
@@ -85,7 +85,7 @@ int turns(const std::vector<std::string>& ops) {
 
 TEST_CASE("pairs of a pipeline give the bits of one action after the other, in the planned memory and order",
           "[interleave][pipeline]") {
-  each_job([](const std::string& name, TinyOptions o) {
+  each_paired_job([](const std::string& name, TinyOptions o) {
     INFO(name);
     o.timeline = !o.fp8;
     const TinyResult apart = train_tiny(o);
@@ -103,7 +103,7 @@ TEST_CASE("pairs of a pipeline give the bits of one action after the other, in t
 }
 
 TEST_CASE("pairs of a pipeline equal one process", "[interleave][pipeline]") {
-  each_job([](const std::string& name, TinyOptions o) {
+  each_paired_job([](const std::string& name, TinyOptions o) {
     if (o.fp8) return;
     INFO(name);
     TinyOptions one = o;

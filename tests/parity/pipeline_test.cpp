@@ -14,7 +14,7 @@ constexpr Case kCases[] = {{"gpipe", 2, 1},       {"1f1b", 2, 1},  {"1f1b", 4, 1
                            {"interleaved", 2, 2}, {"zb-h1", 2, 1}, {"zb-h1", 4, 1},
                            {"zb-h2", 3, 1},       {"zbv", 2, 2},   {"dualpipev", 2, 2}};
 
-void check_exact(const TinyResult& one, const TinyResult& many, const std::string& what) {
+void check_same_training(const TinyResult& one, const TinyResult& many, const std::string& what) {
   INFO(what);
   CHECK(one.losses == many.losses);
   CHECK(one.eval_loss == many.eval_loss);
@@ -43,8 +43,8 @@ TEST_CASE("every pipeline schedule equals one process bit for bit") {
         many.schedule = c.schedule;
         many.chunks = c.chunks;
         const TinyResult result = train_tiny(many);
-        check_exact(base, result,
-                    fmt::format("{} {} {} on {}", architecture, precision, c.schedule, c.pipeline));
+        check_same_training(base, result,
+                            fmt::format("{} {} {} on {}", architecture, precision, c.schedule, c.pipeline));
         CHECK(result.plan_bytes == result.used_bytes);
         CHECK(result.plan_wire == result.used_wire);
       }
@@ -70,8 +70,8 @@ TEST_CASE("a pipeline's step of fewer micro-batches is one process's, bit for bi
       TinyOptions many = one;
       many.pipeline = c.pipeline, many.schedule = c.schedule, many.chunks = c.chunks;
       const TinyResult result = train_tiny(many);
-      check_exact(base, result,
-                  fmt::format("{} of 8 micro-batches, {} on {}", micros, c.schedule, c.pipeline));
+      check_same_training(base, result,
+                          fmt::format("{} of 8 micro-batches, {} on {}", micros, c.schedule, c.pipeline));
       CHECK(result.used_bytes[0] <= result.plan_bytes[0]);
     }
   }

@@ -52,7 +52,7 @@ Scored run(const TinyOptions& o) {
   return r;
 }
 
-void check_same(const Scored& one, const Scored& many) {
+void check_same_scores(const Scored& one, const Scored& many) {
   require_parity(one.result, many.result, 1e-12);
   CHECK(many.result.plan_bytes == many.result.used_bytes);
   REQUIRE(many.sums.size() == one.sums.size());
@@ -62,12 +62,12 @@ void check_same(const Scored& one, const Scored& many) {
 }
 
 /// A check that `base` with a change has the results of `one`, which outlives it.
-auto same_as(const Scored& one, const TinyOptions& base) {
+auto same_scores_as(const Scored& one, const TinyOptions& base) {
   return [&one, base](const char* name, const std::function<void(TinyOptions&)>& change) {
     INFO(name);
     TinyOptions o = base;
     change(o);
-    check_same(one, run(o));
+    check_same_scores(one, run(o));
   };
 }
 
@@ -76,7 +76,7 @@ auto same_as(const Scored& one, const TinyOptions& base) {
 TEST_CASE("preference: losses and gradients equal one process to 1e-12 in fp64 under every layout") {
   const Scored one = run(with_pairs());
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = same_as(one, with_pairs());
+  const auto check = same_scores_as(one, with_pairs());
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("small chunks of logits", [](TinyOptions& o) { o.micro_batch = 2, o.logits_chunk.rows = 5; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
@@ -101,7 +101,7 @@ TEST_CASE("preference: each loss is the same on one rank and on data, tensor and
     if (kind == PreferenceKind::simpo) o.preference->gamma = 0.3;
     TinyOptions many = o;
     many.ranks = many.tensor = many.context = 2;
-    check_same(run(o), run(many));
+    check_same_scores(run(o), run(many));
   }
 }
 
@@ -112,7 +112,7 @@ TEST_CASE(
   base.preference->undesirable_weight = 1.5;
   const Scored one = run(base);
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = same_as(one, base);
+  const auto check = same_scores_as(one, base);
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("small chunks of logits", [](TinyOptions& o) { o.micro_batch = 2, o.logits_chunk.rows = 5; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
@@ -130,7 +130,7 @@ TEST_CASE("preference: scores, losses and gradients of a reward model equal one 
   base.preference->center_coefficient = 0.1;
   const Scored one = run(base);
   CHECK(one.result.losses[0] > 0.1);
-  const auto check = same_as(one, base);
+  const auto check = same_scores_as(one, base);
   check("micro-batch 4", [](TinyOptions& o) { o.micro_batch = 4; });
   check("data 2, ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; });
   check("tensor 2", [](TinyOptions& o) { o.tensor = 2; });

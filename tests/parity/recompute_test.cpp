@@ -20,21 +20,10 @@ RecomputeOptions run_of(int64_t run, int64_t layers = -1) {
   return r;
 }
 
-void check_same(const TinyResult& stored, const TinyResult& again) {
+void check_same_recomputed(const TinyResult& stored, const TinyResult& again) {
   check_same_bits(stored, again);
   CHECK(again.plan_bytes == again.used_bytes);
   CHECK(again.plan_wire == again.used_wire);
-}
-
-TinyOptions base(const char* architecture) {
-  TinyOptions o;
-  o.architecture = architecture;
-  o.dropout = 0.1;
-  o.layers = 5;
-  o.steps = 2;
-  o.global_batch = 4;
-  o.padded_targets = true;
-  return o;
 }
 
 }  // namespace
@@ -43,7 +32,7 @@ TEST_CASE("every way of recomputing equals storing, bit for bit") {
   using enum BlockTensor;
   const std::string precision = GENERATE(as<std::string>(), "fp32", "bf16");
   for (const char* architecture : {"llama", "gpt2", "olmo2", "gemma2", "gemma3_text", "deepseek_v2"}) {
-    TinyOptions o = base(architecture);
+    TinyOptions o = five_layer_job(architecture);
     o.precision = precision;
     const TinyResult stored = train_tiny(o);
     for (const RecomputeOptions& r :
@@ -54,7 +43,7 @@ TEST_CASE("every way of recomputing equals storing, bit for bit") {
       o.recompute = r;
       INFO(architecture << " " << precision << " run " << r.run << " tensors " << int{r.tensors.bits});
       const TinyResult again = train_tiny(o);
-      check_same(stored, again);
+      check_same_recomputed(stored, again);
     }
   }
 }
@@ -67,20 +56,20 @@ TEST_CASE("recomputation in every layout equals storing, bit for bit") {
          {run_of(2), tensors({attention_norm, attention, residual, mlp_hidden})}) {
       o.recompute = r;
       INFO(name << " run " << r.run);
-      check_same(stored, train_tiny(o));
+      check_same_recomputed(stored, train_tiny(o));
     }
   };
-  for (const char* architecture : {"llama", "gpt2"}) each_layout(base(architecture), check);
+  for (const char* architecture : {"llama", "gpt2"}) each_layout(five_layer_job(architecture), check);
   Family after = family_of("llama");
   after.traits.norm_placement = NormPlacement::after;
-  TinyOptions with_after = base("llama");
+  TinyOptions with_after = five_layer_job("llama");
   with_after.family = &after;
   each_layout(with_after, check);
 }
 
 TEST_CASE(
     "recomputation keeps less: a run of layers one input, and the model's operations are counted once") {
-  TinyOptions o = base("llama");
+  TinyOptions o = five_layer_job("llama");
   o.seq = 64;
   const auto activations = [&](const RecomputeOptions& r) {
     o.recompute = r;

@@ -10,7 +10,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job() {
+TinyOptions reshard_job() {
   TinyOptions o;
   o.ranks = 2, o.zero_stage = 3;
   o.global_batch = 8;
@@ -44,7 +44,7 @@ TEST_CASE("weights that stay gathered for a step give the bits of those that are
           "[reshard]") {
   const auto check = [](const char* name, auto change) {
     INFO(name);
-    TinyOptions o = job();
+    TinyOptions o = reshard_job();
     o.precision = "fp32";
     change(o);
     const auto [again, kept] = both_ways(o);
@@ -74,7 +74,7 @@ TEST_CASE("weights that stay gathered for a step give the bits of those that are
 }
 
 TEST_CASE("weights that stay gathered for a step equal one process, and send what ZeRO-2 does", "[reshard]") {
-  each_layout(job(), [](const std::string& name, TinyOptions o) {
+  each_layout(reshard_job(), [](const std::string& name, TinyOptions o) {
     INFO(name);
     TinyOptions one = o;
     one.ranks = one.tensor = one.pipeline = one.context = 1, one.chunks = 1, one.tensor_mode = "1d";
@@ -93,7 +93,7 @@ TEST_CASE("weights that stay gathered for a step equal one process, and send wha
 
 TEST_CASE("weights that stay are gathered once a step, in the planned order, and are not there between steps",
           "[reshard]") {
-  TinyOptions o = job();
+  TinyOptions o = reshard_job();
   o.timeline = true;
   const auto [again, kept] = both_ways(o);
   std::map<bool, int64_t> once;
@@ -105,7 +105,7 @@ TEST_CASE("weights that stay are gathered once a step, in the planned order, and
   CHECK(once[true] > 4);
   CHECK(once[false] > 4 * once[true]);
   const auto peak = [&](bool reshard, int64_t layers) {
-    TinyOptions p = job();
+    TinyOptions p = reshard_job();
     p.layers = layers, p.reshard = reshard;
     MetaJob planned(p, 0);
     const int64_t before = planned.memory.live_bytes();

@@ -6,6 +6,12 @@
 
 namespace ltrain::test {
 
+/// Bytes of the last rank to ranks of other sites.
+inline int64_t sent_to_sites(const TinyResult& r) {
+  const auto at = r.used_groups.find("sites");
+  return at == r.used_groups.end() ? 0 : at->second;
+}
+
 inline std::vector<NamedLayout> site_layouts() {
   return {{"tensor 2", [](TinyOptions& o) { o.tensor = 2; }},
           {"data 2", [](TinyOptions& o) { o.ranks = 2; }},

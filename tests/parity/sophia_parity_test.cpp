@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kHutchinson = HessianEstimator::hutchinson, kGaussNewton = HessianEstimator::gauss_newton;
 
-TinyOptions job(HessianEstimator estimator) {
+TinyOptions sophia_job(HessianEstimator estimator) {
   TinyOptions o;
   o.optimizer.rule = UpdateRule::sophia;
   o.optimizer.hessian_estimator = estimator;
@@ -46,7 +46,7 @@ NamedTensors hessians(const TinyOptions& o) {
 
 TEST_CASE("Sophia by Hutchinson: layouts agree with one rank, and plans with runs") {
   for (const char* architecture : {"llama", "gpt2"}) {
-    TinyOptions one = job(kHutchinson);
+    TinyOptions one = sophia_job(kHutchinson);
     one.architecture = architecture;
     if (one.architecture == "gpt2") one.kv_heads = 0;
     const TinyResult want = train_tiny(one);
@@ -94,7 +94,7 @@ TEST_CASE("Sophia with drawn labels: layouts agree with one rank to 1e-12, and p
     }
   };
   for (const char* architecture : {"llama", "gpt2", "gemma2"}) {
-    TinyOptions one = job(kGaussNewton);
+    TinyOptions one = sophia_job(kGaussNewton);
     one.architecture = architecture;
     one.padded_targets = true;
     if (one.architecture == "gpt2") one.kv_heads = 0;
@@ -120,7 +120,7 @@ TEST_CASE("Sophia with drawn labels: layouts agree with one rank to 1e-12, and p
     }
     compare(one, layouts);
   }
-  TinyOptions experts = job(kGaussNewton);
+  TinyOptions experts = sophia_job(kGaussNewton);
   experts.architecture = "mixtral";
   experts.kv_heads = 0, experts.dropout = 0;
   experts.moe.num_experts = 8;
@@ -130,7 +130,7 @@ TEST_CASE("Sophia with drawn labels: layouts agree with one rank to 1e-12, and p
   compare(experts, {{"expert 2, ZeRO-1",
                      [](TinyOptions& o) { o.ranks = o.expert = 2, o.micro_batch = 2, o.zero_stage = 1; }},
                     {"tensor 2", [](TinyOptions& o) { o.tensor = 2; }}});
-  TinyOptions modules = job(kGaussNewton);
+  TinyOptions modules = sophia_job(kGaussNewton);
   modules.architecture = "deepseek_v3";
   modules.moe.num_experts = 4, modules.moe.dense_layers = {0}, modules.moe.score = RouterScore::sigmoid;
   modules.modules = 2, modules.dropout = 0, modules.kv_heads = 0;
@@ -139,7 +139,7 @@ TEST_CASE("Sophia with drawn labels: layouts agree with one rank to 1e-12, and p
 }
 
 TEST_CASE("Sophia's estimate is of the tokens' losses, each as it weighs in the objective") {
-  TinyOptions o = job(kGaussNewton);
+  TinyOptions o = sophia_job(kGaussNewton);
   o.architecture = "deepseek_v3";
   o.moe.num_experts = 4, o.moe.dense_layers = {0}, o.moe.score = RouterScore::sigmoid;
   o.moe.balance = BalanceLoss::sequence;
@@ -172,7 +172,7 @@ TEST_CASE("Sophia: stages of ZeRO agree to the bit") {
                                              {kGaussNewton, "fp32"},
                                              {kGaussNewton, "bf16"},
                                              {kGaussNewton, "fp16"}}) {
-    TinyOptions o = job(estimator);
+    TinyOptions o = sophia_job(estimator);
     o.precision = precision;
     o.loss_scale.initial = 1024;
     o.ranks = 2;
@@ -190,7 +190,7 @@ TEST_CASE("Sophia: stages of ZeRO agree to the bit") {
 }
 
 TEST_CASE("Sophia with drawn labels trains in 16 bits as it does in fp32, whatever the loss scale is") {
-  TinyOptions o = job(kGaussNewton);
+  TinyOptions o = sophia_job(kGaussNewton);
   o.steps = 1, o.dropout = 0;
   o.precision = "fp32";
   const NamedTensors want = hessians(o);

@@ -11,7 +11,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(const std::string& precision = "fp64") {
+TinyOptions sparse_job(const std::string& precision = "fp64") {
   TinyOptions o;
   o.precision = precision;
   o.steps = 5;
@@ -63,7 +63,7 @@ std::map<std::string, std::vector<bool>> zeros(const NamedTensors& parameters) {
 }  // namespace
 
 TEST_CASE("2:4 sparse: not before the step, all of them from it on, and training differs by that alone") {
-  TinyOptions o = job();
+  TinyOptions o = sparse_job();
   TinyOptions dense = o;
   dense.optimizer.sparsity = {};
   o.steps = dense.steps = 2;
@@ -80,11 +80,11 @@ TEST_CASE("2:4 sparse: not before the step, all of them from it on, and training
 }
 
 TEST_CASE("2:4 sparse: the choice is that of the largest, and chosen ones are those of step 3") {
-  TinyOptions before = job();
+  TinyOptions before = sparse_job();
   before.steps = 2;
   const NamedTensors was = train_tiny(before).parameters;
   for (int64_t steps : {3, 5}) {
-    TinyOptions o = job();
+    TinyOptions o = sparse_job();
     o.steps = steps;
     int64_t wrong = 0, seen = 0;
     for (const auto& [name, stays] : zeros(train_tiny(o).parameters)) {
@@ -141,12 +141,12 @@ int64_t most_in_columns(const std::vector<double>& w, size_t cols) {
 
 }  // namespace
 
-TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") { check_layouts(job()); }
+TEST_CASE("2:4 sparse: every layout chooses the same, to 1e-12") { check_layouts(sparse_job()); }
 
 TEST_CASE("N:M sparse: every layout chooses the same, to 1e-12") {
   for (const auto& [pattern, kept, group] : {std::tuple("1:4", 1, 4), {"3:8", 3, 8}}) {
     INFO(pattern);
-    TinyOptions o = job();
+    TinyOptions o = sparse_job();
     o.intermediate = 48;
     o.optimizer.sparsity.pattern = pattern;
     for (const auto& [name, stays] : zeros(check_layouts(o).parameters))
@@ -156,18 +156,19 @@ TEST_CASE("N:M sparse: every layout chooses the same, to 1e-12") {
 }
 
 TEST_CASE("transposable masks: every layout chooses the same, with 2:4 in columns as well") {
-  TinyOptions o = job();
+  TinyOptions o = sparse_job();
   o.optimizer.sparsity.transposable = true;
   const NamedTensors parameters = check_layouts(o).parameters;
   check_sparse(parameters);
   for (const auto& [name, w] : parameters)
     if (chosen(name)) CHECK(most_in_columns(w, name.find("down") != std::string::npos ? 40 : 32) == 2);
   // Rows alone have more in some columns.
-  CHECK(most_in_columns(train_tiny(job()).parameters.at("model.layers.0.mlp.down_proj.weight"), 40) > 2);
+  CHECK(most_in_columns(train_tiny(sparse_job()).parameters.at("model.layers.0.mlp.down_proj.weight"), 40) >
+        2);
 }
 
 TEST_CASE("masks that move: every layout trains the same, to 1e-12, with planned bytes") {
-  TinyOptions o = job();
+  TinyOptions o = sparse_job();
   o.steps = 6;
   o.optimizer.sparsity.at_step = 2;
   o.optimizer.sparsity.mask_interval = 2;
@@ -197,7 +198,7 @@ TEST_CASE("masks that move: every layout trains the same, to 1e-12, with planned
 }
 
 TEST_CASE("matmuls that skip zeros change no bit of a run in fp32, and a plan names them") {
-  TinyOptions o = job("fp32");
+  TinyOptions o = sparse_job("fp32");
   o.micro_batch = 8, o.hidden = 128, o.intermediate = 256;  // matmuls of 192 rows
   o.optimizer.sparsity.at_step = 2;
   o.optimizer.sparsity.gradient_estimator = GradientEstimator::mvue;
@@ -221,7 +222,7 @@ TEST_CASE("matmuls that skip zeros change no bit of a run in fp32, and a plan na
 TEST_CASE("sparse output gradients: every layout draws the same numbers, to 1e-12, with planned bytes") {
   for (const bool moving : {false, true}) {
     INFO(moving);
-    TinyOptions o = job();
+    TinyOptions o = sparse_job();
     o.intermediate = 48;  // multiples of four on four tensor ranks
     o.optimizer.sparsity.match = {"*_proj.weight"};
     o.optimizer.sparsity.at_step = 2;
@@ -258,7 +259,7 @@ TEST_CASE("sparse output gradients: every layout draws the same numbers, to 1e-1
 TEST_CASE("sparse output gradients: fused matrices, latent attention and modules, to 1e-12") {
   for (const std::string architecture : {"gpt2", "phi3", "deepseek_v3"}) {
     INFO(architecture);
-    TinyOptions o = job();
+    TinyOptions o = sparse_job();
     o.architecture = architecture;
     o.optimizer.sparsity = {.match = {"*proj*", "*.c_*.weight"}, .at_step = 1};
     if (architecture == "deepseek_v3")  // other matrices have columns in no fours
@@ -284,7 +285,7 @@ TEST_CASE("masks that move: under each rule that may have them, in each precisio
           UpdateRule::muon, UpdateRule::adamw8bit, UpdateRule::sophia}) {
       if (rule == UpdateRule::adamw8bit && precision == "fp64") continue;
       INFO(precision << " " << update_rule_name(rule));
-      TinyOptions o = job(precision);
+      TinyOptions o = sparse_job(precision);
       o.optimizer.rule = rule;
       o.optimizer.hessian_interval = 2;
       o.ranks = 2, o.zero_stage = 1;
@@ -307,7 +308,7 @@ TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each pr
     for (UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion,
                             UpdateRule::lamb, UpdateRule::adafactor, UpdateRule::sophia}) {
       INFO(precision << " " << update_rule_name(rule));
-      TinyOptions o = job(precision);
+      TinyOptions o = sparse_job(precision);
       o.optimizer.rule = rule;
       o.optimizer.sgd_nesterov = true;
       o.optimizer.hessian_interval = 2;
@@ -322,7 +323,7 @@ TEST_CASE("2:4 sparse: zeros stay under each rule that may have them, in each pr
 
 TEST_CASE("2:4 sparse: with moments of bf16, without masters, and with gradients in 8 bits") {
   for (int stage : {0, 1}) {
-    TinyOptions o = job("bf16");
+    TinyOptions o = sparse_job("bf16");
     o.ranks = 2, o.zero_stage = stage;
     o.bf16_states = true;
     check_sparse(train_tiny(o).parameters);
@@ -335,7 +336,7 @@ TEST_CASE("2:4 sparse: with moments of bf16, without masters, and with gradients
 
 TEST_CASE("2:4 sparse: what cannot be is refused by name") {
   const auto refused = [](auto change, const char* what) {
-    TinyOptions o = job();
+    TinyOptions o = sparse_job();
     change(o);
     try {
       train_tiny(o);

@@ -9,7 +9,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(const std::string& precision) {
+TinyOptions windows_job(const std::string& precision) {
   TinyOptions o;
   o.precision = precision;
   o.global_batch = 6;
@@ -24,7 +24,7 @@ TEST_CASE("offloaded states give the bits of resident ones, and take their plann
     for (int stage : {0, 1, 2, 3})
       for (double fraction : {0.4, 1.0}) {
         INFO(precision << " ZeRO " << stage << " fraction " << fraction);
-        TinyOptions o = job(precision);
+        TinyOptions o = windows_job(precision);
         o.ranks = 2;
         o.micro_batch = stage == 2 ? 1 : 3;
         o.zero_stage = stage;
@@ -48,7 +48,7 @@ TEST_CASE("offloaded states give the bits of resident ones, and take their plann
 TEST_CASE("offload composes with tensor, pipeline, context and other rules") {
   const auto check = [&](const char* what, auto change) {
     INFO(what);
-    TinyOptions o = job("fp32");
+    TinyOptions o = windows_job("fp32");
     o.global_batch = 4;
     change(o);
     const TinyResult resident = train_tiny(o);
@@ -66,13 +66,13 @@ TEST_CASE("offload composes with tensor, pipeline, context and other rules") {
 }
 
 TEST_CASE("a disk that is full when states are written back ends the step with the code of storage") {
-  TinyOptions o = job("fp32");
+  TinyOptions o = windows_job("fp32");
   o.offload = {1.0, 256};
   check_full_disk(o, 7, "offload.optimizer.path");
 }
 
 TEST_CASE("moments of bf16: the same bits under every stage of ZeRO and offload, near those of fp32") {
-  TinyOptions o = job("fp32");
+  TinyOptions o = windows_job("fp32");
   o.ranks = 2;
   o.micro_batch = 3;
   const TinyResult wide = train_tiny(o);
@@ -93,7 +93,7 @@ TEST_CASE("moments of bf16: the same bits under every stage of ZeRO and offload,
 }
 
 TEST_CASE("bf16 parameters without fp32 ones: chance is a function of the element, so layouts agree") {
-  TinyOptions o = job("bf16");
+  TinyOptions o = windows_job("bf16");
   const TinyResult masters = train_tiny(o);
   o.master_weights = false;
   const TinyResult one = train_tiny(o);
@@ -112,7 +112,7 @@ TEST_CASE("bf16 parameters without fp32 ones: chance is a function of the elemen
     check_same_bits(data, train_tiny(o));
   }
   // A first step from the same gradients: nearly all elements fall the same way, cut or whole.
-  o = job("bf16");
+  o = windows_job("bf16");
   o.master_weights = false;
   o.steps = 1;
   const TinyResult whole = train_tiny(o);
@@ -133,7 +133,7 @@ TEST_CASE("bf16 parameters without fp32 ones: chance is a function of the elemen
 TEST_CASE("an average of weights is that of its formula, and evaluations see it and put the weights back") {
   for (const std::string precision : {"fp64", "fp32", "bf16"}) {
     INFO(precision);
-    TinyOptions o = job(precision);
+    TinyOptions o = windows_job(precision);
     o.optimizer.rule = precision == "fp32" ? UpdateRule::lamb : UpdateRule::adamw;
     o.ema_decay = 0.3;
     NamedTensors want;
@@ -171,7 +171,7 @@ TEST_CASE("an average of weights is that of its formula, and evaluations see it 
 
 TEST_CASE(
     "gradients summed in bf16: half the bytes, near the sums of fp32, one result for all stages of ZeRO") {
-  TinyOptions o = job("fp32");
+  TinyOptions o = windows_job("fp32");
   o.ranks = 2;
   o.micro_batch = 3;
   const TinyResult wide = train_tiny(o);
@@ -205,7 +205,7 @@ TEST_CASE(
 TEST_CASE("a step of fewer micro-batches is the step of a smaller batch, bit for bit") {
   for (int stage : {0, 2}) {
     INFO("ZeRO " << stage);
-    TinyOptions small = job("fp32");
+    TinyOptions small = windows_job("fp32");
     small.ranks = 2;
     small.zero_stage = stage;
     small.global_batch = 4;

@@ -8,7 +8,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job(const char* architecture) {
+TinyOptions timeline_job(const char* architecture) {
   TinyOptions o;
   o.architecture = architecture;
   o.precision = "fp32";
@@ -33,21 +33,21 @@ void check_ops(const TinyOptions& o) {
 
 TEST_CASE("the timeline of a step has the ops of its plan, in every layout", "[timeline]") {
   SECTION("one rank") {
-    check_ops(job("llama"));
-    TinyOptions o = job("gpt2");
+    check_ops(timeline_job("llama"));
+    TinyOptions o = timeline_job("gpt2");
     o.precision = "bf16";
     o.recompute.run = 1;
     check_ops(o);
   }
   SECTION("ZeRO") {
     for (int stage : {0, 1, 2, 3}) {
-      TinyOptions o = job("llama");
+      TinyOptions o = timeline_job("llama");
       o.ranks = 2, o.zero_stage = stage;
       check_ops(o);
     }
   }
   SECTION("tensor and context") {
-    TinyOptions o = job("gpt2");
+    TinyOptions o = timeline_job("gpt2");
     o.tensor = 2, o.sequence_parallel = true, o.context = 2;
     check_ops(o);
     o.sequence_parallel = false, o.context = 1, o.tensor = 4, o.tensor_mode = "2d", o.micro_batch = 2;
@@ -55,23 +55,23 @@ TEST_CASE("the timeline of a step has the ops of its plan, in every layout", "[t
   }
   SECTION("pipeline") {
     for (const char* schedule : {"1f1b", "zb-h1"}) {
-      TinyOptions o = job("llama");
+      TinyOptions o = timeline_job("llama");
       o.pipeline = 2, o.schedule = schedule;
       check_ops(o);
     }
   }
   SECTION("states, weights and activations that lie elsewhere") {
-    TinyOptions o = job("llama");
+    TinyOptions o = timeline_job("llama");
     o.ranks = 2, o.zero_stage = 3;
     o.offload.fraction = 1, o.offload.params = 1;
     check_ops(o);
-    o = job("llama");
+    o = timeline_job("llama");
     o.activations.fraction = 1;
     o.activations.tensors.add(BlockTensor::qkv);
     check_ops(o);
   }
   SECTION("experts") {
-    TinyOptions o = job("llama");
+    TinyOptions o = timeline_job("llama");
     o.moe.num_experts = 4, o.moe.top_k = 2;
     o.ranks = 2, o.expert = 2, o.dropout = 0;
     check_ops(o);
@@ -79,7 +79,7 @@ TEST_CASE("the timeline of a step has the ops of its plan, in every layout", "[t
   SECTION("optimizers") {
     for (const char* rule : {"lamb", "muon", "adafactor", "adamw8bit", "lion"}) {
       CAPTURE(rule);
-      TinyOptions o = job("llama");
+      TinyOptions o = timeline_job("llama");
       o.optimizer.rule = *update_rule(rule);
       o.ranks = 2, o.zero_stage = 1;
       check_ops(o);

@@ -10,17 +10,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions moe() {
-  TinyOptions o = tiny_moe();
-  o.micro_batch = 2;
-  o.seq = 24;
-  return o;
-}
-
 void experts(TinyOptions& o, int ranks) { o.ranks = o.expert = ranks; }
-void apart(TinyOptions& o) {
-  o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false, o.expert = 2;
-}
 
 double rows_beyond(const TinyResult& r) {
   double sum = 0;
@@ -39,7 +29,7 @@ int64_t passes(const std::vector<std::vector<std::string>>& ops) {
 
 TEST_CASE("experts choose from a whole micro-batch whose parts travel apart, also if the first has all",
           "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.moe.selection = Selection::expert_choice;
   one.moe.norm_topk_prob = false;
   one.layers = 4;
@@ -53,7 +43,8 @@ TEST_CASE("experts choose from a whole micro-batch whose parts travel apart, als
             [](TinyOptions& o) { experts(o, 4), o.dispatch.chunks = 3, o.intra_node_experts = 2; }},
            {"three parts, experts over a ring",
             [](TinyOptions& o) { o.context = 2, o.expert = 2, o.dispatch.chunks = 3; }},
-           {"two parts, experts of tensor ranks", [](TinyOptions& o) { apart(o), o.dispatch.chunks = 2; }},
+           {"two parts, experts of tensor ranks",
+            [](TinyOptions& o) { experts_over_tensor(o), o.dispatch.chunks = 2; }},
            {"two parts, expert 2, tensor 2, ZeRO-3",
             [](TinyOptions& o) { experts(o, 2), o.tensor = 2, o.zero_stage = 3, o.dispatch.chunks = 2; }},
            {"two parts with a budget, expert 4",
@@ -89,7 +80,7 @@ TEST_CASE("experts choose from a whole micro-batch whose parts travel apart, als
 }
 
 TEST_CASE("copies of experts that have biases train as one process does", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.architecture = "gpt_oss";
   one.moe.num_experts = 4;
   one.moe.intermediate_size = 8;  // few weights beside the rows
@@ -108,8 +99,9 @@ TEST_CASE("copies of experts that have biases train as one process does", "[expe
            {"expert 2, tensor 2", [](TinyOptions& o) { experts(o, 2), o.tensor = 2; }},
            {"expert 2, tensor 2 with sequence",
             [](TinyOptions& o) { experts(o, 2), o.tensor = 2, o.sequence_parallel = true; }},
-           {"experts of tensor ranks", [](TinyOptions& o) { apart(o); }},
-           {"gathered, experts of tensor ranks", [](TinyOptions& o) { apart(o), o.dispatch.gather = true; }},
+           {"experts of tensor ranks", [](TinyOptions& o) { experts_over_tensor(o); }},
+           {"gathered, experts of tensor ranks",
+            [](TinyOptions& o) { experts_over_tensor(o), o.dispatch.gather = true; }},
            {"gathered, expert 2, tensor 2",
             [](TinyOptions& o) { experts(o, 2), o.tensor = 2, o.dispatch.gather = true; }},
            {"in parts, two levels",
@@ -131,7 +123,7 @@ TEST_CASE("copies of experts that have biases train as one process does", "[expe
 }
 
 TEST_CASE("copies of experts send the bytes of the plan where every expert has as many rows", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.moe.selection = Selection::expert_choice;  // even, whatever tokens there are
   one.moe.norm_topk_prob = false;
   one.moe.intermediate_size = 8;  // few weights beside the rows: each expert is worth a copy
@@ -163,7 +155,7 @@ TEST_CASE("copies of experts send the bytes of the plan where every expert has a
 
 TEST_CASE("rows of a rank with one expert travel straight: fewer passes, with a budget of rows and without",
           "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.precision = GENERATE("fp64", "bf16");
   one.timeline = true;
   one.micro_batch = 8;

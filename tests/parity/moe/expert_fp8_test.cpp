@@ -11,7 +11,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions moe(Fp8Recipe recipe) {
+TinyOptions fp8_moe(Fp8Recipe recipe) {
   TinyOptions o;
   o.architecture = "mixtral";
   o.moe.num_experts = 8;
@@ -42,7 +42,7 @@ TinyOptions by_tokens(TinyOptions o) {
 
 TEST_CASE("experts in FP8 by delayed scaling: every layout equals one process, in planned memory",
           "[expert][fp8]") {
-  const TinyOptions o = moe(Fp8Recipe::delayed);
+  const TinyOptions o = fp8_moe(Fp8Recipe::delayed);
   const TinyResult one = train_tiny(o);
   const std::vector<NamedLayout> others{
       {"data", [](TinyOptions& m) { m.ranks = 2; }},
@@ -94,7 +94,7 @@ TEST_CASE("experts in FP8 by delayed scaling: every layout equals one process, i
 TEST_CASE("experts in FP8 where all tokens go to one rank: as one process, also in slices", "[expert][fp8]") {
   TinyHooks hooks;
   hooks.begin = equal_scores;  // ties go to experts 0 and 1
-  const TinyOptions o = moe(Fp8Recipe::delayed);
+  const TinyOptions o = fp8_moe(Fp8Recipe::delayed);
   const TinyResult one = train_tiny(o, {}, hooks);
   CHECK(one.experts[0].chosen[0][2] == 0);
   for (const double budget : {0.0, 1.0})
@@ -117,7 +117,7 @@ TEST_CASE("shared experts, dense layers, biases and a capacity beside experts in
         {"biases, another activation", [](TinyOptions& o) { o.architecture = "gpt_oss", o.window = 5; }},
         {"a capacity", [](TinyOptions& o) { o.moe.capacity_factor = 1; }}}) {
     INFO(l.name);
-    TinyOptions o = moe(Fp8Recipe::delayed);
+    TinyOptions o = fp8_moe(Fp8Recipe::delayed);
     o.micro_batch = o.global_batch;
     l.set(o);
     TinyOptions m = o;
@@ -135,7 +135,7 @@ TEST_CASE("experts in FP8 by current scaling and by blocks, where a rank has who
           "[expert][fp8]") {
   for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     CAPTURE(to_string(recipe));
-    TinyOptions o = by_tokens(moe(recipe));
+    TinyOptions o = by_tokens(fp8_moe(recipe));
     o.layers = 2, o.steps = 2, o.global_batch = 8;
     o.hidden = 256, o.heads = 2, o.kv_heads = 2;
     o.intermediate = o.moe.intermediate_size = 256;
@@ -164,7 +164,7 @@ TEST_CASE(
     "[expert][fp8]") {
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::blockwise}) {
     CAPTURE(to_string(recipe));
-    TinyOptions once = moe(recipe);
+    TinyOptions once = fp8_moe(recipe);
     once.ranks = 2, once.micro_batch = 1;
     if (recipe == Fp8Recipe::delayed) once.expert = 2;
     once.moe.intermediate_size = 40;
@@ -186,7 +186,7 @@ TEST_CASE(
 
 TEST_CASE("what FP8 changes of experts is seen: their own steps, kept layers, and ranks that do not agree",
           "[expert][fp8]") {
-  const TinyOptions o = moe(Fp8Recipe::delayed);
+  const TinyOptions o = fp8_moe(Fp8Recipe::delayed);
   const auto loss = [&](auto change) {
     TinyOptions m = o;
     change(m);
@@ -209,7 +209,7 @@ TEST_CASE("what FP8 changes of experts is seen: their own steps, kept layers, an
 }
 
 TEST_CASE("a run of experts changes between bf16 and FP8 in memory that holds both", "[expert][fp8]") {
-  TinyOptions o = moe(Fp8Recipe::delayed);
+  TinyOptions o = fp8_moe(Fp8Recipe::delayed);
   o.precision = "bf16";
   o.steps = 4, o.ranks = o.expert = 2, o.zero_stage = 1, o.micro_batch = 2;
   const MatmulPrecision low = MatmulPrecision::fp8, plain = MatmulPrecision::plain;
@@ -228,6 +228,6 @@ TEST_CASE("a run of experts changes between bf16 and FP8 in memory that holds bo
 }
 
 TEST_CASE("bf16 with experts in FP8 trains as bf16 does", "[expert][fp8]") {
-  check_fp8_follows_bf16(moe(Fp8Recipe::delayed),
+  check_fp8_follows_bf16(fp8_moe(Fp8Recipe::delayed),
                          [](TinyOptions& o) { o.ranks = o.expert = 2, o.zero_stage = 2, o.micro_batch = 1; });
 }

@@ -1,6 +1,4 @@
 // MoE models: experts cut over ranks against one process, and the identities that an MoE model has.
-#include <numeric>
-
 #include "tests/parity/moe/moe_jobs.h"
 #include "tests/parity/mutant_group.h"
 #include "tests/parity/parity.h"
@@ -10,7 +8,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions moe() {
+TinyOptions switch_moe() {
   TinyOptions o = tiny_moe();
   o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.1;
@@ -19,7 +17,7 @@ TinyOptions moe() {
   return o;
 }
 
-struct Layout {
+struct ExpertLayout {
   const char* name;
   int data, expert, zero = 0, tensor = 1;
   bool sequence = false, expert_tensor = true;
@@ -30,7 +28,7 @@ struct Layout {
   int near = 0;
 };
 
-TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
+TinyOptions laid_out(const TinyOptions& one, const ExpertLayout& l) {
   TinyOptions o = one;
   o.ranks = l.data;
   o.expert = l.expert;
@@ -47,8 +45,6 @@ TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
   return o;
 }
 
-double sum_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
-
 double difference(const TinyResult& a, const TinyResult& b) {
   double worst = 0;
   for (size_t i = 0; i < a.experts.size(); ++i)
@@ -61,26 +57,26 @@ double difference(const TinyResult& a, const TinyResult& b) {
 }  // namespace
 
 TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") {
-  const TinyOptions one = moe();
+  const TinyOptions one = switch_moe();
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"data 2", 2, 1},
-                          {"expert 2", 2, 2},
-                          {"expert 4 of 4", 4, 4},
-                          {"expert 8", 8, 8},
-                          {"expert 2 of 4, ZeRO-1", 4, 2, 1},
-                          {"expert 2 of 4, ZeRO-2", 4, 2, 2},
-                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
-                          {"expert 4 of 4, ZeRO-3", 4, 4, 3},
-                          {"tensor 2", 1, 1, 0, 2},
-                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
-                          {"tensor 2, expert 2", 2, 2, 0, 2},
-                          {"experts over tensor 2", 1, 2, 0, 2, true, false},
-                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
-                          {"context 2", 1, 1, 0, 1, false, true, 2},
-                          {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
-                          {"experts over context 2", 1, 2, 0, 1, false, true, 2},
-                          {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2},
-                          {"hybrid ZeRO-3 of 2, expert 2", 4, 2, 3, 1, false, true, 1, 1, "1f1b", 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"data 2", 2, 1},
+                                {"expert 2", 2, 2},
+                                {"expert 4 of 4", 4, 4},
+                                {"expert 8", 8, 8},
+                                {"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                                {"expert 2 of 4, ZeRO-2", 4, 2, 2},
+                                {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                                {"expert 4 of 4, ZeRO-3", 4, 4, 3},
+                                {"tensor 2", 1, 1, 0, 2},
+                                {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                                {"tensor 2, expert 2", 2, 2, 0, 2},
+                                {"experts over tensor 2", 1, 2, 0, 2, true, false},
+                                {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                                {"context 2", 1, 1, 0, 1, false, true, 2},
+                                {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
+                                {"experts over context 2", 1, 2, 0, 1, false, true, 2},
+                                {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2},
+                                {"hybrid ZeRO-3 of 2, expert 2", 4, 2, 3, 1, false, true, 1, 1, "1f1b", 2}}) {
     INFO(l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;  // the Switch loss is of micro-batches
@@ -94,14 +90,14 @@ TEST_CASE("expert parallelism equals one process to 1e-12 in fp64", "[expert]") 
 }
 
 TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.precision = GENERATE("fp64", "bf16");
   one.moe.capacity_factor = GENERATE(std::optional<double>(), std::optional<double>(1.0));
-  for (const Layout& flat : {Layout{"expert 4", 4, 4},
-                             {"expert 4 of 8, ZeRO-3", 8, 4, 3},
-                             {"expert 8, tensor 2", 8, 8, 0, 2},
-                             {"experts over tensor 2 and data 4", 4, 8, 0, 2, true, false},
-                             {"experts over context 2 and data 4", 4, 8, 1, 1, false, true, 2}}) {
+  for (const ExpertLayout& flat : {ExpertLayout{"expert 4", 4, 4},
+                                   {"expert 4 of 8, ZeRO-3", 8, 4, 3},
+                                   {"expert 8, tensor 2", 8, 8, 0, 2},
+                                   {"experts over tensor 2 and data 4", 4, 8, 0, 2, true, false},
+                                   {"experts over context 2 and data 4", 4, 8, 1, 1, false, true, 2}}) {
     TinyOptions flat_job = laid_out(one, flat);
     flat_job.micro_batch = one.micro_batch / flat.data;
     const TinyResult a = train_tiny(flat_job);
@@ -120,13 +116,13 @@ TEST_CASE("all-to-all on two levels is that on one, bit for bit", "[expert]") {
 }
 
 TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as one process does", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.shared_experts = 1;
   DispatchOptions gather, two, three;
   gather.gather = true, two.chunks = 2, three.chunks = 3;
   const TinyResult base = train_tiny(one);
-  for (const Layout& l :
-       {Layout{"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+  for (const ExpertLayout& l :
+       {ExpertLayout{"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
         {"gather, expert 4 of 8, ZeRO-2", 8, 4, 2, 1, false, true, 1, 1, "1f1b", 0, gather},
         {"gather, expert 2, tensor 2", 2, 2, 1, 2, false, true, 1, 1, "1f1b", 0, gather},
         {"gather, experts over tensor 2 and data 2", 2, 4, 3, 2, true, false, 1, 1, "1f1b", 0, gather},
@@ -147,14 +143,14 @@ TEST_CASE("gathered tokens, and parts of a micro-batch on their way, train as on
 TEST_CASE(
     "gathered tokens with a capacity drop as the all-to-all does, also pipelines with deferred gradients",
     "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.capacity_factor = 0.75;
   DispatchOptions gather, two;
   gather.gather = true, two.chunks = 2;
   TinyOptions flat = laid_out(one, {"expert 4", 4, 4});
   flat.micro_batch = 2;
   const TinyResult base = train_tiny(flat);
-  CHECK(sum_of(base.experts[0].kept[0]) < sum_of(base.experts[0].chosen[0]));
+  CHECK(total(base.experts[0].kept[0]) < total(base.experts[0].chosen[0]));
   for (const DispatchOptions& way : {gather, two}) {
     TinyOptions other = flat;
     other.dispatch = way;
@@ -174,7 +170,7 @@ TEST_CASE(
 
 TEST_CASE("replicas of hot experts train as one process does, and between two ranks move fewer bytes",
           "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.num_experts = 4;
   one.moe.top_k = 1;
   one.moe.balance = BalanceLoss::none;
@@ -185,8 +181,8 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
   DispatchOptions parts, gather;
   parts.chunks = 3, gather.gather = true;
   const TinyResult base = train_tiny(one, {}, hooks);
-  for (const Layout& l :
-       {Layout{"expert 2", 2, 2},
+  for (const ExpertLayout& l :
+       {ExpertLayout{"expert 2", 2, 2},
         {"expert 4, ZeRO-1", 4, 4, 1},
         {"expert 2 of 4, ZeRO-3", 4, 2, 3},
         {"expert 2, tensor 2", 2, 2, 1, 2},
@@ -224,7 +220,7 @@ TEST_CASE("replicas of hot experts train as one process does, and between two ra
 }
 
 TEST_CASE("replicas of hot experts under schedules that leave gradients for later", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.num_experts = 4;
   one.moe.top_k = 1;
   one.moe.balance = BalanceLoss::none;
@@ -251,7 +247,7 @@ TEST_CASE("replicas of hot experts under schedules that leave gradients for late
 }
 
 TEST_CASE("experts of pipelines, and every loss for balance, under every layout", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.micro_batch = 2;
   one.layers = 4;
   one.moe.score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
@@ -259,10 +255,10 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
   one.moe.shared_experts = 1;
   one.moe.shared_expert_gate = true;
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"expert 2", 2, 2},
-                          {"1f1b", 1, 1, 0, 1, false, true, 1, 2},
-                          {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
-                          {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"expert 2", 2, 2},
+                                {"1f1b", 1, 1, 0, 1, false, true, 1, 2},
+                                {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
+                                {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
     INFO(to_string(one.moe.balance) << ", " << l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -271,7 +267,7 @@ TEST_CASE("experts of pipelines, and every loss for balance, under every layout"
 }
 
 TEST_CASE("transformers' loss over all layers, under every layout without pipelines", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.micro_batch = 2;
   one.layers = 3;
   one.moe.dense_layers = {0};
@@ -279,11 +275,11 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
   one.moe.balance_coeff = 0.3;
   const TinyResult base = train_tiny(one);
   REQUIRE(base.balance_losses.at(0) > 0.3 * static_cast<double>(one.moe.top_k));
-  for (const Layout& l : {Layout{"data 2", 2, 1},
-                          {"expert 2", 2, 2},
-                          {"expert 2, ZeRO-2", 2, 2, 2},
-                          {"tensor 2", 1, 1, 0, 2},
-                          {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"data 2", 2, 1},
+                                {"expert 2", 2, 2},
+                                {"expert 2, ZeRO-2", 2, 2, 2},
+                                {"tensor 2", 1, 1, 0, 2},
+                                {"context 2, expert 2", 1, 2, 0, 1, false, true, 2}}) {
     INFO(l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -296,7 +292,7 @@ TEST_CASE("transformers' loss over all layers, under every layout without pipeli
 }
 
 TEST_CASE("every way to choose and to balance, under every layout", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.balance = BalanceLoss::none;
   const int way = GENERATE(0, 1, 2, 3, 4, 5, 6);
   switch (way) {
@@ -359,18 +355,18 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
   DispatchOptions gather, two, copies;
   gather.gather = true, two.chunks = 2, copies.replicas = 2;
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"expert 4", 4, 4, 1},
-                          {"expert 2 of 4, ZeRO-3", 4, 2, 3},
-                          {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
-                          {"tensor 2, expert 2", 2, 2, 0, 2},
-                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
-                          {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
-                          {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
-                          {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2},
-                          {"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
-                          {"two parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, two},
-                          {"copies, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, copies},
-                          {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"expert 4", 4, 4, 1},
+                                {"expert 2 of 4, ZeRO-3", 4, 2, 3},
+                                {"tensor 2 with sequence, expert 2", 2, 2, 1, 2, true},
+                                {"tensor 2, expert 2", 2, 2, 0, 2},
+                                {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                                {"experts over context 2 and data", 2, 4, 1, 1, false, true, 2},
+                                {"zb-h1, expert 2, ZeRO-1", 2, 2, 1, 1, false, true, 1, 2, "zb-h1"},
+                                {"1f1b, tensor 2", 1, 1, 0, 2, true, true, 1, 2},
+                                {"gather, expert 2", 2, 2, 0, 1, false, true, 1, 1, "1f1b", 0, gather},
+                                {"two parts, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, two},
+                                {"copies, expert 2", 2, 2, 1, 1, false, true, 1, 1, "1f1b", 0, copies},
+                                {"two levels, expert 4", 4, 4, 1, 1, false, true, 1, 1, "1f1b", 0, {}, 2}}) {
     if (way == 2 && !l.expert_tensor) continue;  // sequences are cut there
     INFO("way " << way << ", " << l.name);
     TinyOptions many = laid_out(one, l);
@@ -386,7 +382,7 @@ TEST_CASE("every way to choose and to balance, under every layout", "[expert]") 
 }
 
 TEST_CASE("biases move by the choices of all ranks, and another rate chooses otherwise", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.bias_update_rate = 0.2;
   one.moe.balance = BalanceLoss::none;
   one.steps = 3;
@@ -402,18 +398,18 @@ TEST_CASE("biases move by the choices of all ranks, and another rate chooses oth
 }
 
 TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.architecture = "olmoe";
   one.moe.norm_topk_prob = false;
   one.heads = 4;
   one.kv_heads = GENERATE(4, 2);
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"tensor 2", 1, 1, 0, 2},
-                          {"tensor 4", 1, 1, 0, 4},
-                          {"tensor 4 with sequence, ZeRO-3, expert 2", 2, 2, 3, 4, true},
-                          {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false},
-                          {"context 2, tensor 2", 1, 1, 0, 2, false, true, 2},
-                          {"zb-h1, tensor 2", 1, 1, 0, 2, false, true, 1, 2, "zb-h1"}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"tensor 2", 1, 1, 0, 2},
+                                {"tensor 4", 1, 1, 0, 4},
+                                {"tensor 4 with sequence, ZeRO-3, expert 2", 2, 2, 3, 4, true},
+                                {"experts over tensor 2 and data 2", 2, 4, 1, 2, true, false},
+                                {"context 2, tensor 2", 1, 1, 0, 2, false, true, 2},
+                                {"zb-h1, tensor 2", 1, 1, 0, 2, false, true, 1, 2, "zb-h1"}}) {
     INFO(one.kv_heads << " key-value heads, " << l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -423,22 +419,22 @@ TEST_CASE("norms over heads that tensor ranks share (olmoe) equal one process", 
   }
   TinyOptions many = laid_out(one, {"tensor 2", 1, 1, 0, 2});
   CHECK_FALSE(train_tiny(many).plan_wire[0] ==
-              train_tiny(laid_out(moe(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
+              train_tiny(laid_out(switch_moe(), {"tensor 2", 1, 1, 0, 2})).plan_wire[0]);
 }
 
 TEST_CASE("frozen and warming routers under every layout", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.steps = 3;
   if (GENERATE(false, true))
     one.optimizer.freeze_routers = true;
   else
     one.optimizer.router_warmup = 1;
   const TinyResult base = train_tiny(one);
-  for (const Layout& l : {Layout{"expert 2 of 4, ZeRO-1", 4, 2, 1},
-                          {"expert 4 of 4, ZeRO-3", 4, 4, 3},
-                          {"tensor 2 with sequence, expert 2", 2, 2, 2, 2, true},
-                          {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
-                          {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2}}) {
+  for (const ExpertLayout& l : {ExpertLayout{"expert 2 of 4, ZeRO-1", 4, 2, 1},
+                                {"expert 4 of 4, ZeRO-3", 4, 4, 3},
+                                {"tensor 2 with sequence, expert 2", 2, 2, 2, 2, true},
+                                {"experts over tensor 2 and data 2", 2, 4, 3, 2, true, false},
+                                {"two levels of 2, expert 2", 4, 2, 0, 1, false, true, 1, 1, "1f1b", 2}}) {
     INFO(l.name);
     TinyOptions many = laid_out(one, l);
     many.micro_batch = one.micro_batch / l.data;
@@ -449,7 +445,7 @@ TEST_CASE("frozen and warming routers under every layout", "[expert]") {
 }
 
 TEST_CASE("ranks without a token and ranks with all of them train as one process does", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = switch_moe();
   one.moe.top_k = 1;
   one.moe.num_experts = 4;
   one.moe.balance = BalanceLoss::none;
@@ -464,7 +460,7 @@ TEST_CASE("ranks without a token and ranks with all of them train as one process
 }
 
 TEST_CASE("negative control: gradients of experts that are not reduced are seen", "[expert]") {
-  const TinyOptions one = moe();
+  const TinyOptions one = switch_moe();
   TinyOptions many = laid_out(one, {"expert 2 of 4", 4, 2});
   many.micro_batch = 2;
   const TinyResult base = train_tiny(one);

@@ -1,6 +1,4 @@
 // Experts' hidden units and activations that backward makes again.
-#include <numeric>
-
 #include "tests/parity/moe/moe_jobs.h"
 #include "tests/parity/parity.h"
 
@@ -9,7 +7,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions moe() {
+TinyOptions four_layer_moe() {
   TinyOptions o = tiny_moe();
   o.moe.balance = BalanceLoss::global;
   o.moe.balance_coeff = 0.1;
@@ -35,7 +33,7 @@ TEST_CASE("experts that are computed again train as stored ones do, bit for bit,
         {"layers without experts, and some with copies", [](TinyOptions& o) {
            o.ranks = o.expert = 2, o.moe.dense_layers = {1}, o.dispatch.replicas = 1;
          }}}) {
-    TinyOptions stored = moe();
+    TinyOptions stored = four_layer_moe();
     l.set(stored);
     const TinyResult base = train_tiny(stored);
     int64_t bytes = base.plan_bytes[0];
@@ -89,7 +87,7 @@ TEST_CASE(
       {"transformers' loss over all layers",
        [](TinyOptions& o) { o.ranks = o.expert = 2, o.moe.balance = BalanceLoss::hf; }}};
   for (const NamedLayout& l : joined(expert_layouts(), others)) {
-    TinyOptions stored = moe();
+    TinyOptions stored = four_layer_moe();
     l.set(stored);
     const TinyResult base = train_tiny(stored);
     for (const int64_t run : {1, 2}) {

@@ -9,7 +9,7 @@ using namespace ltrain::test;
 namespace {
 
 /// Largest relative difference of losses.
-double apart(const TinyResult& a, const TinyResult& b) {
+double loss_difference(const TinyResult& a, const TinyResult& b) {
   double most = 0;
   for (size_t i = 0; i < a.losses.size(); ++i) most = std::max(most, std::abs(a.losses[i] / b.losses[i] - 1));
   return most;
@@ -41,22 +41,22 @@ TEST_CASE("balance by micro-batch follows the sequences of a micro-batch over al
   const TinyOptions one = balanced_by(kind);
   const TinyResult base = train_tiny(one);
   // The same number of sequences over all ranks: the same sets, whatever the layout.
-  CHECK(apart(base, train_tiny(on_two(one, 2))) < kEqual);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 2))) < kEqual);
   TinyOptions experts = on_two(one, 2);
   experts.expert = 2;
-  CHECK(apart(base, train_tiny(experts)) < kEqual);
+  CHECK(loss_difference(base, train_tiny(experts)) < kEqual);
   // More ranks with the same train.micro_batch_size have larger sets.
-  CHECK(apart(base, train_tiny(on_two(one, 4))) > kOther);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 4))) > kOther);
 }
 
 TEST_CASE("balance by sequence gives the same losses under every layout", "[expert]") {
   const TinyOptions one = balanced_by(BalanceLoss::sequence);
   const TinyResult base = train_tiny(one);
-  CHECK(apart(base, train_tiny(on_two(one, 2))) < kEqual);
-  CHECK(apart(base, train_tiny(on_two(one, 4))) < kEqual);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 2))) < kEqual);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 4))) < kEqual);
   TinyOptions two = one;
   two.micro_batch = 2;
-  CHECK(apart(base, train_tiny(two)) < kEqual);
+  CHECK(loss_difference(base, train_tiny(two)) < kEqual);
 }
 
 TEST_CASE("tensorwise FP8 follows the micro-batch of a rank, and nothing else of the layout") {
@@ -64,17 +64,17 @@ TEST_CASE("tensorwise FP8 follows the micro-batch of a rank, and nothing else of
   one.fp8.emplace().recipe = Fp8Recipe::tensorwise;
   one.micro_batch = 4;
   const TinyResult base = train_tiny(one);
-  CHECK(apart(base, train_tiny(on_two(one, 4))) < 1e-11);
-  CHECK(apart(base, train_tiny(on_two(one, 2))) > kOther);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 4))) < 1e-11);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 2))) > kOther);
 }
 
 TEST_CASE("a capacity follows the micro-batch of a rank, and nothing else of the layout", "[expert]") {
   TinyOptions one = balanced_by(BalanceLoss::none);
   one.moe.capacity_factor = 1.0;
   const TinyResult base = train_tiny(one);
-  CHECK(apart(base, train_tiny(on_two(one, 4))) < kEqual);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 4))) < kEqual);
   TinyOptions experts = on_two(one, 4);
   experts.expert = 2;
-  CHECK(apart(base, train_tiny(experts)) < kEqual);
-  CHECK(apart(base, train_tiny(on_two(one, 2))) > kOther);
+  CHECK(loss_difference(base, train_tiny(experts)) < kEqual);
+  CHECK(loss_difference(base, train_tiny(on_two(one, 2))) > kOther);
 }

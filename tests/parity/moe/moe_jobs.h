@@ -1,6 +1,8 @@
 // Small MoE jobs, and beginnings in which their routing is as uneven as it can be.
 #pragma once
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "tests/support/tiny_job.h"
 
@@ -18,6 +20,22 @@ inline TinyOptions tiny_moe() {
   o.padded_targets = true;
   return o;
 }
+
+/// The same in micro-batches of two sequences.
+inline TinyOptions tiny_moe_of_two() {
+  TinyOptions o = tiny_moe();
+  o.micro_batch = 2;
+  o.seq = 24;
+  return o;
+}
+
+/// Experts over `data` ranks and the two tensor ranks of each.
+inline void experts_over_tensor(TinyOptions& o, int data = 1) {
+  o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false;
+  o.ranks = data, o.expert = 2 * data;
+}
+
+inline double total(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
 /// TinyHooks::begin: the parameters that `zero` says of begin as zeros, in fp64 or fp32; from step 1.
 template <class Zero>

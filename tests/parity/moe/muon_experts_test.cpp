@@ -8,7 +8,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions job() {
+TinyOptions muon_moe() {
   TinyOptions o;
   o.architecture = "qwen3_moe";
   o.moe.num_experts = 8;
@@ -23,7 +23,7 @@ TinyOptions job() {
 }  // namespace
 
 TEST_CASE("muon: each expert's gate, up and down matrix moves as a matrix of its own does") {
-  TinyOptions o = job();
+  TinyOptions o = muon_moe();
   o.steps = 1;
   o.optimizer.muon_scale = GENERATE(MuonScale::spectral, MuonScale::match_rms_adamw);
   const TinyResult after = train_tiny(o);
@@ -67,7 +67,7 @@ TEST_CASE("muon: each expert's gate, up and down matrix moves as a matrix of its
 }
 
 TEST_CASE("muon: layouts of experts agree with one rank, and plans with runs") {
-  const TinyOptions one = job();
+  const TinyOptions one = muon_moe();
   const TinyResult want = train_tiny(one);
   const std::vector<NamedLayout> copied{
       // two ranks have the same experts
@@ -87,7 +87,7 @@ TEST_CASE("muon: layouts of experts agree with one rank, and plans with runs") {
 }
 
 TEST_CASE("muon: stages of ZeRO agree to the bit on experts in bf16") {
-  TinyOptions o = job();
+  TinyOptions o = muon_moe();
   o.precision = "bf16";
   o.ranks = 2;
   o.micro_batch = 2;  // with accumulation ZeRO-2 and 3 sum in another order

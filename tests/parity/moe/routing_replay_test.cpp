@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-TinyOptions job() {
+TinyOptions replay_moe() {
   TinyOptions o = tiny_moe();
   o.layers = 3;
   o.moe.dense_layers = {1};
@@ -26,7 +26,7 @@ TinyOptions job() {
   return o;
 }
 
-std::vector<NamedLayout> layouts() {
+std::vector<NamedLayout> replay_layouts() {
   return {{"data 2", [](TinyOptions& o) { o.ranks = 2; }},
           {"ZeRO-3", [](TinyOptions& o) { o.ranks = 2, o.zero_stage = 3; }},
           {"tensor 2", [](TinyOptions& o) { o.tensor = 2; }},
@@ -66,7 +66,7 @@ void shift_experts(const std::string& folder, int64_t experts) {
 }  // namespace
 
 TEST_CASE("a run that replays its own record has its bits", "[expert]") {
-  TinyOptions o = job();
+  TinyOptions o = replay_moe();
   o.moe.balance = BalanceLoss::switch_loss;
   o.moe.balance_coeff = 0.1;
   o.precision = GENERATE("fp64", "bf16");
@@ -84,10 +84,10 @@ TEST_CASE("a record of one layout replays under every other one", "[expert]") {
   // A record of another router, so that tokens do not go there anyway.
   const auto check = [](const NamedLayout& recorder, const NamedLayout& player) {
     INFO(recorder.name << ", then " << player.name);
-    TinyOptions one = job(), many = job();
+    TinyOptions one = replay_moe(), many = replay_moe();
     recorder.set(one), player.set(many);
     if (many.layers != one.layers) one.layers = many.layers = 4;
-    TinyOptions alone = job();
+    TinyOptions alone = replay_moe();
     alone.layers = one.layers;
     const TemporaryFolder at;
     const TinyResult own = record_routing(one, at.path());
@@ -98,14 +98,14 @@ TEST_CASE("a record of one layout replays under every other one", "[expert]") {
     CHECK(result.plan_bytes == result.used_bytes);
   };
   const NamedLayout alone{"one process", [](TinyOptions&) {}};
-  for (const NamedLayout& layout : layouts()) {
+  for (const NamedLayout& layout : replay_layouts()) {
     check(alone, layout);
     check(layout, alone);
   }
 }
 
 TEST_CASE("a record has each token of a step once, whatever recomputes", "[expert]") {
-  TinyOptions o = job();
+  TinyOptions o = replay_moe();
   const TemporaryFolder plain, again;
   record_routing(o, plain.path());
   o.recompute.run = 1;
@@ -120,7 +120,7 @@ TEST_CASE("a record has each token of a step once, whatever recomputes", "[exper
 }
 
 TEST_CASE("a token without a record chooses for itself, where routed_experts leave tokens out", "[expert]") {
-  const TinyOptions o = job();
+  const TinyOptions o = replay_moe();
   const TemporaryFolder at, part;
   const TinyResult own = record_routing(o, at.path());
   // vLLM's form of the record, without the last three positions.
@@ -149,7 +149,7 @@ TEST_CASE("a token without a record chooses for itself, where routed_experts lea
 
 TEST_CASE("a record that lacks a token, a sample or a step, or has one twice, is refused by file and rule",
           "[expert]") {
-  const TinyOptions o = job();
+  const TinyOptions o = replay_moe();
   const TemporaryFolder at;
   record_routing(o, at.path());
   const std::string file = at.path() + "/step-00000002/rank-00000-of-00001.jsonl";

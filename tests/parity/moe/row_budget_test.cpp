@@ -1,6 +1,4 @@
 // A budget of the rows that come to a rank's experts: what is beyond it is computed all the same.
-#include <numeric>
-
 #include "tests/parity/moe/moe_jobs.h"
 #include "tests/parity/parity.h"
 
@@ -11,7 +9,7 @@ namespace {
 
 constexpr int64_t kExperts = 8, kTopK = 2, kSequence = 12, kHidden = 32, kLayers = 2, kSteps = 2;
 
-TinyOptions moe() {
+TinyOptions budget_moe() {
   TinyOptions o = tiny_moe();
   o.moe.num_experts = kExperts;
   o.moe.top_k = kTopK;
@@ -25,25 +23,23 @@ TinyOptions moe() {
   return o;
 }
 
-double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
-
 /// Over the experts, its rows on the busiest rank in even shares.
 double busiest(const std::vector<double>& chosen, int ranks) {
   const size_t local = chosen.size() / static_cast<size_t>(ranks);
   double most = 0;
   for (size_t i = 0; i < chosen.size(); i += local)
-    most = std::max(most, sum({chosen.begin() + static_cast<int64_t>(i),
-                               chosen.begin() + static_cast<int64_t>(i + local)}));
-  return most * ranks / sum(chosen);
+    most = std::max(most, total({chosen.begin() + static_cast<int64_t>(i),
+                                 chosen.begin() + static_cast<int64_t>(i + local)}));
+  return most * ranks / total(chosen);
 }
 
-struct Layout {
+struct BudgetLayout {
   const char* name;
   int data, expert;
   std::function<void(TinyOptions&)> more = {};
 };
 
-TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
+TinyOptions laid_out(const TinyOptions& one, const BudgetLayout& l) {
   TinyOptions o = one;
   o.ranks = l.data;
   o.expert = l.expert;
@@ -52,8 +48,8 @@ TinyOptions laid_out(const TinyOptions& one, const Layout& l) {
   return o;
 }
 
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all{
+const std::vector<BudgetLayout>& budget_layouts() {
+  static const std::vector<BudgetLayout> all{
       {"expert 2", 2, 2},
       {"expert 4", 4, 4},
       {"expert 8", 8, 8},
@@ -75,13 +71,13 @@ const std::vector<Layout>& layouts() {
 }  // namespace
 
 TEST_CASE("a budget of rows trains as one process does, also with all tokens to one rank", "[row_budget]") {
-  TinyOptions one = moe();
+  TinyOptions one = budget_moe();
   one.moe.shared_experts = 1;
   const bool crowd = GENERATE(false, true);
   TinyHooks hooks;
   if (crowd) hooks.begin = crowded;
   const TinyResult base = train_tiny(one, {}, hooks);
-  for (const Layout& l : layouts()) {
+  for (const BudgetLayout& l : budget_layouts()) {
     const TinyOptions free = laid_out(one, l);
     const TinyResult worst = train_tiny(free, {}, hooks);
     for (const double budget : {1.0, 1.5}) {
@@ -96,8 +92,8 @@ TEST_CASE("a budget of rows trains as one process does, also with all tokens to 
       if (budget == 1.0) CHECK(result.plan_bytes[0] < worst.plan_bytes[0]);
       const ExpertStatistics& s = result.experts.at(0);
       REQUIRE(s.beyond_slices.size() == static_cast<size_t>(kLayers));
-      const double rows = sum(s.kept[0]);
-      CHECK(sum(s.beyond_rows) >= 0);
+      const double rows = total(s.kept[0]);
+      CHECK(total(s.beyond_rows) >= 0);
       CHECK(s.beyond_rows[0] <= rows);
       if (crowd && many.dispatch.replicas == 0) {
         const double shares = busiest(s.chosen[0], l.expert);  // two of 8 ranks have one of the two experts
@@ -106,7 +102,7 @@ TEST_CASE("a budget of rows trains as one process does, also with all tokens to 
               std::ceil(shares / budget) - 1);  // more where parts of a batch are uneven
         CHECK(s.beyond_rows[0] >= rows * (l.expert == 8 ? 2 : 1) * (shares - budget) / l.expert - 1e-9);
       }
-      if (!crowd && budget == 1.0) CHECK(sum(s.beyond_rows) > 0);  // some rank had more than its share
+      if (!crowd && budget == 1.0) CHECK(total(s.beyond_rows) > 0);  // some rank had more than its share
       CHECK(worst.experts.at(0).beyond_slices.empty());
     }
   }
@@ -133,7 +129,7 @@ TEST_CASE("a budget of rows in pipelines, with deferred gradients, a capacity, b
         {"biases of experts", [](TinyOptions& o) { o.architecture = "gpt_oss"; }, over_two},
         {"one choice", [](TinyOptions& o) { o.moe.top_k = 1; }, over_two}}) {
     INFO(c.name);
-    TinyOptions one = moe();
+    TinyOptions one = budget_moe();
     c.model(one);
     TinyOptions many = one;
     c.layout(many);
@@ -143,7 +139,7 @@ TEST_CASE("a budget of rows in pipelines, with deferred gradients, a capacity, b
     // A capacity is of the tokens of a rank: the same layout without a budget is its reference.
     require_parity(train_tiny(one.moe.capacity_factor ? without : one), result, 1e-12);
     CHECK(result.plan_bytes == result.used_bytes);
-    CHECK(sum(result.experts.at(0).beyond_rows) > 0);
+    CHECK(total(result.experts.at(0).beyond_rows) > 0);
   }
 }
 
@@ -176,7 +172,7 @@ TEST_CASE("a budget of rows: memory is planned whatever is between the gradients
          [](TinyOptions& o) { o.architecture = "gpt_oss", o.intermediate = 128, o.zero_stage = 3; }},
         {"gradients in bf16",
          [](TinyOptions& o) { o.precision = "bf16", o.bf16_gradients = true, o.intermediate = 128; }}}) {
-    TinyOptions o = moe();
+    TinyOptions o = budget_moe();
     o.ranks = o.expert = 2, o.micro_batch = 2;
     c.set(o);
     for (const bool crowd : {false, true}) {
@@ -187,7 +183,7 @@ TEST_CASE("a budget of rows: memory is planned whatever is between the gradients
       many.dispatch.row_budget = 1.0;
       const TinyResult result = train_tiny(many, {}, hooks);
       CHECK(result.plan_bytes == result.used_bytes);
-      CHECK(sum(result.experts.at(0).beyond_rows) > 0);
+      CHECK(total(result.experts.at(0).beyond_rows) > 0);
       if (o.precision == "fp64") require_parity(train_tiny(o, {}, hooks), result, 1e-12);
     }
   }
@@ -219,7 +215,7 @@ TEST_CASE("a budget of rows beside micro-batches by turns: bits, memory and orde
            o.architecture = "deepseek_v3", o.modules = 1, o.zero_stage = 2;
            o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid;
          }}}) {
-    TinyOptions o = moe();
+    TinyOptions o = budget_moe();
     o.ranks = o.expert = 2, o.micro_batch = 1, o.global_batch = 8;
     o.moe.shared_experts = 1;
     o.padded_targets = false;
@@ -237,13 +233,13 @@ TEST_CASE("a budget of rows beside micro-batches by turns: bits, memory and orde
         check_same_bits(one, turns);
         CHECK(turns.plan_bytes == turns.used_bytes);
         CHECK(turns.experts.at(0).beyond_rows == one.experts.at(0).beyond_rows);
-        if (crowd || budget == 1.0) CHECK(sum(turns.experts.at(0).beyond_rows) > 0);
+        if (crowd || budget == 1.0) CHECK(total(turns.experts.at(0).beyond_rows) > 0);
       }
   }
 }
 
 TEST_CASE("rows beyond a budget are counted, and travel once more than others", "[row_budget]") {
-  TinyOptions one = moe();
+  TinyOptions one = budget_moe();
   one.ranks = one.expert = 2;
   one.micro_batch = 2;  // two micro-batches of a rank
   one.global_batch = 8;
@@ -263,7 +259,7 @@ TEST_CASE("rows beyond a budget are counted, and travel once more than others", 
         tokens * kHidden * 8 * kLayers * micros * steps);
   one.dispatch.row_budget = 2.0;  // all that can come: nothing is beyond
   const TinyResult wide = train_tiny(one, {}, hooks);
-  CHECK(sum(wide.experts[0].beyond_rows) == 0);
+  CHECK(total(wide.experts[0].beyond_rows) == 0);
   CHECK(wide.used_groups.at("expert") == free.used_groups.at("expert"));
   CHECK(wide.plan_bytes == free.plan_bytes);
   check_same_bits(free, wide);

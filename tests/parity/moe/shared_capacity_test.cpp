@@ -1,7 +1,5 @@
 // A capacity, and expert choice, take from the tokens of a micro-batch however its sequences are cut
 // over ranks.
-#include <numeric>
-
 #include "tests/parity/moe/moe_jobs.h"
 #include "tests/parity/parity.h"
 
@@ -10,20 +8,9 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions moe() {
-  TinyOptions o = tiny_moe();  // a balance loss would be of all ranks' micro-batches
-  o.micro_batch = 2;
-  o.seq = 24;
-  return o;
-}
-
 void context(TinyOptions& o, const char* comm, int ranks = 2) { o.context = ranks, o.context_comm = comm; }
-void apart(TinyOptions& o, int data) {
-  o.tensor = 2, o.sequence_parallel = true, o.expert_tensor = false;
-  o.ranks = data, o.expert = 2 * data;
-}
 
-const std::vector<NamedLayout>& layouts() {
+const std::vector<NamedLayout>& capacity_layouts() {
   static const std::vector<NamedLayout> all{
       {"a ring", [](TinyOptions& o) { context(o, "p2p"); }},
       {"a ring of 4, experts over it",
@@ -47,21 +34,21 @@ const std::vector<NamedLayout>& layouts() {
          context(o, "p2p");
          o.tensor = 2, o.sequence_parallel = true, o.expert = 2;
        }},
-      {"experts of tensor ranks", [](TinyOptions& o) { apart(o, 1); }},
+      {"experts of tensor ranks", [](TinyOptions& o) { experts_over_tensor(o, 1); }},
       {"experts of tensor and data ranks, ZeRO-2",
        [](TinyOptions& o) {
-         apart(o, 2);
+         experts_over_tensor(o, 2);
          o.zero_stage = 2;
        }},
       {"experts of tensor ranks, a ring",
        [](TinyOptions& o) {
          context(o, "p2p");
-         apart(o, 1);
+         experts_over_tensor(o, 1);
        }},
       {"experts of tensor and context ranks, two levels",
        [](TinyOptions& o) {
          context(o, "all_gather");
-         apart(o, 1);
+         experts_over_tensor(o, 1);
          o.expert = 4, o.intra_node_experts = 2;
        }},
       {"gathered tokens, experts over a ring",
@@ -90,16 +77,14 @@ const std::vector<NamedLayout>& layouts() {
          o.interleaved = true;
        }},
       {"experts are computed again, experts of tensor ranks", [](TinyOptions& o) {
-         apart(o, 1);
+         experts_over_tensor(o, 1);
          o.recompute.run = 1;
        }}};
   return all;
 }
 
-double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
-
 void check_layouts(const TinyOptions& one, const TinyResult& base) {
-  for (const NamedLayout& l : layouts()) {
+  for (const NamedLayout& l : capacity_layouts()) {
     INFO(l.name);
     TinyOptions many = one;
     l.set(many);
@@ -116,14 +101,14 @@ void check_layouts(const TinyOptions& one, const TinyResult& base) {
 }  // namespace
 
 TEST_CASE("a capacity drops what one process drops, however sequences are cut", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.layers = 2;
   one.moe.drop_policy = GENERATE(Drop::least_weight, Drop::last_token, Drop::later_choice);
   one.moe.capacity_factor = 0.75;
   one.moe.eval_capacity_factor = 0.5;
   const TinyResult base = train_tiny(one);
   for (size_t layer = 0; layer < base.experts[0].kept.size(); ++layer)
-    REQUIRE(sum(base.experts[0].kept[layer]) < sum(base.experts[0].chosen[layer]));
+    REQUIRE(total(base.experts[0].kept[layer]) < total(base.experts[0].chosen[layer]));
   check_layouts(one, base);
   TinyOptions other = one;  // negative control: of half of the tokens it drops others
   other.micro_batch = 1;
@@ -131,7 +116,7 @@ TEST_CASE("a capacity drops what one process drops, however sequences are cut", 
 }
 
 TEST_CASE("GShard's second experts, parts of a micro-batch and a capacity of cut sequences", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.moe.selection = Selection::gshard_top2;
   one.moe.second_threshold = 0.7;
   one.moe.drop_policy = Drop::later_choice;
@@ -147,7 +132,7 @@ TEST_CASE("GShard's second experts, parts of a micro-batch and a capacity of cut
 }
 
 TEST_CASE("experts choose what they choose in one process, however sequences are cut", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   one.moe.selection = Selection::expert_choice;
   one.moe.norm_topk_prob = false;
   const TinyResult base = train_tiny(one);
@@ -158,7 +143,7 @@ TEST_CASE("experts choose what they choose in one process, however sequences are
 }
 
 TEST_CASE("a capacity of cut sequences plans memory for what it lets through", "[expert]") {
-  TinyOptions one = moe();
+  TinyOptions one = tiny_moe_of_two();
   context(one, "p2p");
   one.expert = 2;
   const std::vector<int64_t> all = train_tiny(one).plan_bytes;

@@ -12,12 +12,12 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kExperts = 16;
+constexpr int64_t kSixteenExperts = 16;
 
 /// 32 tokens a step, each of one expert of 16.
-TinyOptions job() {
+TinyOptions offloaded_moe() {
   TinyOptions o = tiny_moe();
-  o.moe.num_experts = kExperts;
+  o.moe.num_experts = kSixteenExperts;
   o.moe.top_k = 1;
   o.global_batch = 2;
   o.seq = 16;
@@ -52,7 +52,7 @@ void adamw(std::vector<double>& w, Moments& m, const std::vector<double>& g, std
 }  // namespace
 
 TEST_CASE("experts without tokens keep their weights and moments, others follow AdamW to 1e-12") {
-  TinyOptions o = job();
+  TinyOptions o = offloaded_moe();
   o.steps = 0;
   NamedTensors want = train_tiny(o).parameters;
   std::map<std::string, Moments> moments;
@@ -67,11 +67,11 @@ TEST_CASE("experts without tokens keep their weights and moments, others follow 
       if (!is_experts(name)) continue;
       Moments& m = moments[name];
       m.first.resize(w.size()), m.second.resize(w.size());
-      waited[name].resize(kExperts);
+      waited[name].resize(kSixteenExperts);
       const std::vector<double>& grad = r.gradients.at(name);
       const std::vector<double>& tokens = r.experts[at].chosen[layer_of(name)];
-      const size_t each = w.size() / kExperts;
-      for (size_t e = 0; e < kExperts; ++e) {
+      const size_t each = w.size() / kSixteenExperts;
+      for (size_t e = 0; e < kSixteenExperts; ++e) {
         const std::pair range(e * each, (e + 1) * each);
         if (tokens[e] > 0) {
           adamw(w, m, grad, range, scale, o.steps);
@@ -95,13 +95,13 @@ TEST_CASE("experts without tokens keep their weights and moments, others follow 
 }
 
 TEST_CASE("all layouts pass over the same experts, and move fewer bytes than all states have") {
-  const TinyResult one = train_tiny(job());
-  TinyOptions all = job();
+  const TinyResult one = train_tiny(offloaded_moe());
+  TinyOptions all = offloaded_moe();
   all.offload.skip_untouched = false;
   CHECK(worst_relative(train_tiny(all).parameters, one.parameters) > 1e-6);
   const auto check = [&](const char* what, auto change) {
     INFO(what);
-    TinyOptions o = job();
+    TinyOptions o = offloaded_moe();
     change(o);
     const TinyResult many = train_tiny(o);
     require_parity(one, many, 1e-11);
@@ -125,7 +125,7 @@ TEST_CASE("all layouts pass over the same experts, and move fewer bytes than all
 TEST_CASE("experts without tokens stay in every type of states, wherever the states are") {
   const auto check = [](const char* what, auto change) {
     INFO(what);
-    TinyOptions o = job();
+    TinyOptions o = offloaded_moe();
     o.ranks = 2;
     o.zero_stage = 1;
     change(o);

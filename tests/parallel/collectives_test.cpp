@@ -12,7 +12,7 @@ namespace {
 
 /// The reduction by definition: ascending rank, in the accumulator's type, rounded once.
 template <class T, class A>
-std::vector<T> reference(int size, int64_t n, ReduceOp op) {
+std::vector<T> reduced_by_definition(int size, int64_t n, ReduceOp op) {
   std::vector<std::vector<T>> in;
   for (int r = 0; r < size; ++r) in.push_back(values<T>(r, n));
   std::vector<T> out;
@@ -39,16 +39,17 @@ void check_reductions(Kind kind, int size) {
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
         auto v = values<T>(c.rank(), n);
         c.all_reduce(s, tensor(v), op);
-        require(same_bits(v, reference<T, A>(size, n, op)), reduce_op_name(op), n);
+        require(same_bits(v, reduced_by_definition<T, A>(size, n, op)), reduce_op_name(op), n);
       }
       for (int root = 0; root < size; ++root) {  // one after the other, as the steps of a product have them
         auto v = values<T>(c.rank(), n);
         c.reduce(s, tensor(v), root);
-        if (c.rank() == root) require(same_bits(v, reference<T, A>(size, n, ReduceOp::sum)), "reduce", n);
+        if (c.rank() == root)
+          require(same_bits(v, reduced_by_definition<T, A>(size, n, ReduceOp::sum)), "reduce", n);
       }
       // reduce-scatter then all-gather gives the same bits, also inside one tensor.
       const int64_t part_size = n / size, whole = part_size * size;
-      const std::vector<T> want = reference<T, A>(size, whole, ReduceOp::sum);
+      const std::vector<T> want = reduced_by_definition<T, A>(size, whole, ReduceOp::sum);
       auto in = values<T>(c.rank(), whole);
       std::vector<T> part(part_size), out(whole);
       c.reduce_scatter(s, tensor(part), tensor(in));
@@ -103,7 +104,7 @@ TEST_CASE("the order of summation is part of the result") {
   // Negative control: descending order gives other bits, so the tests above can fail.
   const int size = 4;
   const int64_t n = 1000;
-  const auto want = reference<float, float>(size, n, ReduceOp::sum);
+  const auto want = reduced_by_definition<float, float>(size, n, ReduceOp::sum);
   std::vector<float> other(n);
   for (int64_t i = 0; i < n; ++i)
     for (int r = size - 1; r >= 0; --r) other[i] += static_cast<float>(value(r, i));

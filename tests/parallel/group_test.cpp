@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
-#include <stdexcept>
 
 #include "tests/parallel/group_support.h"
+#include "tests/parallel/must.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -22,10 +22,6 @@ void on_two(const std::function<void(const Group&, Stream&)>& body) {
     const auto comm = make_worker_stream("comm"), compute = make_worker_stream("compute");
     body(Group(&c, comm.get()), *compute);
   });
-}
-
-void must(bool fits, const std::string& what) {
-  if (!fits) throw std::runtime_error(what);
 }
 
 }  // namespace

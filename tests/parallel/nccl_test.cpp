@@ -17,6 +17,7 @@
 #include "parallel/pipeline/lowering.h"
 #include "runtime/program/stage_run.h"
 #include "tests/parallel/group_support.h"
+#include "tests/parallel/must.h"
 #include "tests/support/fake_nccl.h"
 
 using namespace ltrain;
@@ -43,11 +44,6 @@ std::vector<std::string> on_world(
     });
   for (auto& t : threads) t.join();
   return errors;
-}
-
-/// On a rank's thread, where Catch's assertions must not be.
-void must(bool ok, const std::string& what) {
-  if (!ok) throw std::runtime_error("not so: " + what);
 }
 
 /// Text of the error that a call throws.

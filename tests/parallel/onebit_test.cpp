@@ -2,7 +2,6 @@
 // reference in double over 20 steps, and by what they send.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <map>
 #include <mutex>
 #include <numeric>
 
@@ -11,25 +10,25 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
+#include "tests/parallel/optimizer_values.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
-constexpr int kSteps = 20, kFreeze = 8;
+constexpr int kFreeze = 8;
 constexpr int64_t kRows = 64, kCols = 48, kNorm = 32;
 
-using Values = std::vector<double>;
-
-double gradient_of(int tensor, int64_t element, int step, int rank) {
+double rank_gradient(int tensor, int64_t element, int step, int rank) {
   if (tensor == 0 && element == 7) return 0;  // never has any: does not move but by its decay
   const uint64_t at = static_cast<uint64_t>(((element * 64 + step) * 8 + rank) * 2 + tensor);
   return normal_value(11, 3, at) * std::pow(10.0, static_cast<double>(element % 3) - 1) +
          0.3 * normal_value(11, 4, at / 1024);
 }
 
-OptimizerStep step_args(int step) {
+OptimizerStep onebit_step(int step) {
   OptimizerStep a;
   a.lr = 0.01 / step;
   a.weight_decay = 0.1;
@@ -39,17 +38,17 @@ OptimizerStep step_args(int step) {
 }
 
 struct Outcome {
-  std::map<std::string, Values> values;
-  std::vector<std::vector<int64_t>> wire;            // indexed by rank and step
-  std::vector<std::map<std::string, Values>> whole;  // values of each rank
-  std::vector<Values> norms;  // squares by rank and step, summed over ranks by the test
+  NamedValues values;
+  std::vector<std::vector<int64_t>> wire;  // indexed by rank and step
+  std::vector<NamedValues> whole;          // values of each rank
+  std::vector<Values> norms;               // squares by rank and step, summed over ranks by the test
 };
 
-Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forget = false) {
+Outcome train_compressed(int ranks, const ParameterStore::Layout& of, DType type, bool forget = false) {
   Outcome run;
   run.wire.resize(static_cast<size_t>(ranks)), run.whole.resize(static_cast<size_t>(ranks));
   run.norms.resize(static_cast<size_t>(ranks));
-  test::ThreadGroups made;
+  ThreadGroups made;
   std::mutex mutex;
   const auto body = [&](int rank) {
     Mesh mesh;
@@ -71,7 +70,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
           place_set(s, to.tensor, kGradientAxes, Placement::P());
         } else {
           for (int64_t i = 0; i < to.tensor.elements(); ++i) {
-            const double v = gradient_of(id, i, n, rank) / ranks;
+            const double v = rank_gradient(id, i, n, rank) / ranks;
             type == DType::f64 ? to.tensor.ptr<double>()[i] = v
                                : to.tensor.ptr<float>()[i] = static_cast<float>(v);
           }
@@ -92,7 +91,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
       for (int n : {kFreeze, kFreeze + 1}) {
         const int64_t before = meta_groups.groups().wire_bytes();
         step(store, *meta_stream, n);
-        store.update(step_args(n));
+        store.update(onebit_step(n));
         store.complete_weights();
         planned.push_back(meta_groups.groups().wire_bytes() - before);
       }
@@ -117,7 +116,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
       store.add_grad_squares(sum);
       stream->synchronize();
       run.norms[static_cast<size_t>(rank)].push_back(squares);
-      store.update(step_args(n));
+      store.update(onebit_step(n));
       store.complete_weights();
       groups.synchronize();
       run.wire[static_cast<size_t>(rank)].push_back(groups.groups().wire_bytes() - before);
@@ -135,7 +134,7 @@ Outcome train(int ranks, const ParameterStore::Layout& of, DType type, bool forg
         all.push_back(type == DType::f64 ? t.ptr<double>()[i] : t.ptr<float>()[i]);
     }
   };
-  test::on_threads(ranks, body);
+  on_threads(ranks, body);
   run.values = run.whole[0];
   return run;
 }
@@ -184,7 +183,7 @@ struct Averager {
 };
 
 /// `gradients`: code in which gradients are summed; nullopt: moments are, by signs.
-std::map<std::string, Values> reference(int ranks, UpdateRule rule, std::optional<Code> gradients = {}) {
+NamedValues compressed_reference(int ranks, UpdateRule rule, std::optional<Code> gradients = {}) {
   const bool signs = gradients.value_or(Code::sign) == Code::sign;
   const int64_t unit = signs ? 2048 : 256, used = kNorm + kRows * kCols;
   const size_t n = static_cast<size_t>((used + unit * ranks - 1) / (unit * ranks) * unit * ranks);
@@ -199,12 +198,12 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, std::optiona
   double coefficient[2] = {0, 0}, factor[2] = {1, 1};
   const LambLimits limits;
   for (int step = 1; step <= kSteps; ++step) {
-    const OptimizerStep a = step_args(step);
+    const OptimizerStep a = onebit_step(step);
     const bool frozen = is_onebit(rule) && step > kFreeze;
     std::vector<Values> own(static_cast<size_t>(ranks), Values(n));
     for (int r = 0; r < ranks; ++r)
       for (size_t i = 0; i < static_cast<size_t>(used); ++i)
-        own[static_cast<size_t>(r)][i] = gradient_of(tensor_of(i), element_of(i), step, r) / ranks;
+        own[static_cast<size_t>(r)][i] = rank_gradient(tensor_of(i), element_of(i), step, r) / ranks;
     Values g(n);
     if (gradients) {
       g = average(own, 1, all);
@@ -263,16 +262,6 @@ std::map<std::string, Values> reference(int ranks, UpdateRule rule, std::optiona
           {"matrix", Values(w.begin() + kNorm, w.begin() + used)}};
 }
 
-double worst(const std::map<std::string, Values>& a, const std::map<std::string, Values>& b) {
-  double most = 0;
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, x] : a) {
-    REQUIRE(x.size() == b.at(name).size());
-    for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(x[i] - b.at(name)[i]));
-  }
-  return most;
-}
-
 ParameterStore::Layout layout_of(UpdateRule rule) {
   ParameterStore::Layout l;
   l.optimizer.rule = rule;
@@ -286,18 +275,19 @@ TEST_CASE("1-bit Adam and LAMB equal their double reference, warm-up and compres
   for (const UpdateRule rule : {UpdateRule::onebit_adam, UpdateRule::onebit_lamb})
     for (int ranks : {1, 2, 3}) {
       INFO(update_rule_name(rule) << " on " << ranks);
-      const Outcome run = train(ranks, layout_of(rule), DType::f64);
-      const auto want = reference(ranks, rule);
+      const Outcome run = train_compressed(ranks, layout_of(rule), DType::f64);
+      const auto want = compressed_reference(ranks, rule);
       CHECK(worst(want, run.values) < 1e-11);
       for (const auto& rank : run.whole) CHECK(rank == run.values);
       if (ranks == 1) continue;
-      CHECK(worst(want, train(ranks, layout_of(rule), DType::f64, true).values) > 1e-4);  // negative control
+      CHECK(worst(want, train_compressed(ranks, layout_of(rule), DType::f64, true).values) >
+            1e-4);  // negative control
       // Gradients that nobody sums: the mean of the squares of each rank's own.
       double own = 0;
       for (int r = 0; r < ranks; ++r)
         for (int tensor : {0, 1})
           for (int64_t i = 0; i < (tensor ? kNorm : kRows * kCols); ++i)
-            own += std::pow(gradient_of(tensor, i, kSteps, r), 2) / ranks;
+            own += std::pow(rank_gradient(tensor, i, kSteps, r), 2) / ranks;
       double got = 0;
       for (const Values& squares : run.norms) got += squares.back();
       CHECK(got == Approx(own).epsilon(1e-9));
@@ -306,13 +296,13 @@ TEST_CASE("1-bit Adam and LAMB equal their double reference, warm-up and compres
 
 TEST_CASE(
     "1-bit Adam: the warm-up is AdamW's to the bit, and compressed steps send a sixteenth of two bytes") {
-  const Outcome adamw = train(2, layout_of(UpdateRule::adamw), DType::f32);
+  const Outcome adamw = train_compressed(2, layout_of(UpdateRule::adamw), DType::f32);
   ParameterStore::Layout later = layout_of(UpdateRule::onebit_adam);
-  const Outcome onebit = train(2, later, DType::f32);
+  const Outcome onebit = train_compressed(2, later, DType::f32);
   CHECK(onebit.values != adamw.values);
   later.optimizer.freeze_step = kSteps;
-  CHECK(train(2, later, DType::f32).values == adamw.values);
-  CHECK(worst(reference(2, UpdateRule::onebit_adam), onebit.values) < 0.05);
+  CHECK(train_compressed(2, later, DType::f32).values == adamw.values);
+  CHECK(worst(compressed_reference(2, UpdateRule::onebit_adam), onebit.values) < 0.05);
   // In the warm-up the bucket goes round in fp32: half of that is what gradients of two bytes would send.
   const double whole = static_cast<double>(onebit.wire[0][0]) / 2,
                few = static_cast<double>(onebit.wire[0][kSteps - 1]);
@@ -321,23 +311,24 @@ TEST_CASE(
 
 TEST_CASE("gradients in 8 bits and in one equal their double reference, the same bits under ZeRO-0 and 1") {
   ParameterStore::Layout l = layout_of(UpdateRule::adamw);
-  const Outcome plain = train(2, l, DType::f32);
+  const Outcome plain = train_compressed(2, l, DType::f32);
   for (const Code code : {Code::sign, Code::int8})
     for (int ranks : {2, 3}) {
       INFO(ranks << " ranks, signs: " << (code == Code::sign));
       l.reduce_code = code;
-      const Outcome run = train(ranks, l, DType::f64);
-      CHECK(worst(reference(ranks, UpdateRule::adamw, code), run.values) < 1e-11);
+      const Outcome run = train_compressed(ranks, l, DType::f64);
+      CHECK(worst(compressed_reference(ranks, UpdateRule::adamw, code), run.values) < 1e-11);
       for (const auto& rank : run.whole) CHECK(rank == run.values);
-      CHECK(worst(run.values, train(ranks, l, DType::f64, true).values) > 1e-5);  // negative control
+      CHECK(worst(run.values, train_compressed(ranks, l, DType::f64, true).values) >
+            1e-5);  // negative control
       l.sharding = ShardingPolicy::zero(1);
-      CHECK(train(ranks, l, DType::f64).values == run.values);
+      CHECK(train_compressed(ranks, l, DType::f64).values == run.values);
       l.sharding = ShardingPolicy::zero(0);
     }
   l.reduce_code = Code::sign;
-  CHECK(train(2, l, DType::f32).wire[0][0] < plain.wire[0][0] / 20);
+  CHECK(train_compressed(2, l, DType::f32).wire[0][0] < plain.wire[0][0] / 20);
   l.reduce_code = Code::int8;
-  const Outcome few = train(2, l, DType::f32);
+  const Outcome few = train_compressed(2, l, DType::f32);
   CHECK(static_cast<double>(few.wire[0][0]) / static_cast<double>(plain.wire[0][0]) ==
         Approx(260.0 / 1024 * 3584 / 3104));  // a quarter, a scale for each block, and the bucket's padding
 }

@@ -2,7 +2,6 @@
 // tensors: buckets over ranks under each stage of ZeRO, one level and two, and the tensor axis.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <map>
 #include <mutex>
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -10,6 +9,7 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
+#include "tests/parallel/optimizer_values.h"
 #include "tests/support/optimizer_reference.h"
 #include "tests/support/thread_ranks.h"
 
@@ -17,8 +17,6 @@ using namespace ltrain;
 using namespace ltrain::test;
 
 namespace {
-
-constexpr int kSteps = 20;
 
 struct Cut {
   int data = 1, zero = 0, shard = 0, tensor = 1;
@@ -51,12 +49,12 @@ void declare(ParameterStore& store, const Groups& g) {
                       g.tensor.size())});
 }
 
-double gradient_of(const std::string& name, int64_t element, int step) {
+double full_gradient(const std::string& name, int64_t element, int step) {
   const uint64_t at = hash_name(name) + static_cast<uint64_t>(element) * 64 + static_cast<uint64_t>(step);
   return normal_value(11, 3, at) * std::pow(10.0, static_cast<double>(element % 3) - 1);
 }
 
-OptimizerStep step_args(int step) {
+OptimizerStep optimizer_step(int step) {
   OptimizerStep a;
   a.lr = 0.02 / step;
   a.weight_decay = 0.1;
@@ -64,15 +62,13 @@ OptimizerStep step_args(int step) {
   return a;
 }
 
-using Values = std::map<std::string, std::vector<double>>;
-
-/// Values after all steps, put together from what the ranks own. `spoil`: the gradient of one element
+/// NamedValues after all steps, put together from what the ranks own. `spoil`: the gradient of one element
 /// differs.
-Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, bool spoil = false) {
+NamedValues train_cut(const Cut& cut, const OptimizerSettings& optimizer, DType type, bool spoil = false) {
   const int ranks = cut.data * cut.tensor;
   ThreadGroups made;
   std::mutex mutex;
-  Values result;
+  NamedValues result;
   const auto body = [&](int rank) {
     MetaTrace trace;
     GroupSet meta_groups = make_meta_groups(mesh_of(cut, rank), trace);
@@ -109,7 +105,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
             for (Run r = runs.next(); r.count > 0; r = runs.next())
               for (int64_t e = 0; e < r.count; ++e) {
                 // Each data-parallel rank has a part of it.
-                const double v = gradient_of(store.spec(i).name, r.global + e, n) / cut.data +
+                const double v = full_gradient(store.spec(i).name, r.global + e, n) / cut.data +
                                  (rank == 0 && i == 0 && r.global + e == 3 ? wrong : 0);
                 if (type == DType::f64)
                   mine.ptr<double>()[r.local + e] = v;
@@ -121,7 +117,7 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
         }
       }
       store.finish_gradients();
-      store.update(step_args(n));
+      store.update(optimizer_step(n));
       store.complete_weights();
     };
     ParameterStore planned, store;
@@ -153,11 +149,11 @@ Values train(const Cut& cut, const OptimizerSettings& optimizer, DType type, boo
   return result;
 }
 
-Values reference(const OptimizerSettings& optimizer) {
+NamedValues optimizer_reference(const OptimizerSettings& optimizer) {
   const GroupSet alone;
   ParameterStore store;
   declare(store, alone.groups());
-  Values out;
+  NamedValues out;
   for (int id = 0; id < store.count(); ++id) {
     const ParameterSpec& s = store.spec(id);
     const ParameterRule rule = rule_of(optimizer, {s.name, s.shape.rank == 2, s.embedding, s.decay});
@@ -170,20 +166,12 @@ Values reference(const OptimizerSettings& optimizer) {
           s.init == Init::ones ? 1.0 : 0.3 * normal_value(5, hash_name(s.name), static_cast<uint64_t>(i)));
     for (int n = 1; n <= kSteps; ++n) {
       std::vector<double> g;
-      for (int64_t i = 0; i < s.shape.elements(); ++i) g.push_back(gradient_of(s.name, i, n));
-      reference_step(t, g, rule, optimizer, step_args(n));
+      for (int64_t i = 0; i < s.shape.elements(); ++i) g.push_back(full_gradient(s.name, i, n));
+      reference_step(t, g, rule, optimizer, optimizer_step(n));
     }
     out[s.name] = t.w;
   }
   return out;
-}
-
-double worst(const Values& a, const Values& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (const auto& [name, x] : a)
-    for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(x[i] - b.at(name).at(i)));
-  return most;
 }
 
 const std::vector<Cut>& cuts() {
@@ -205,20 +193,20 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
     OptimizerSettings o;
     o.rule = rule;
     o.sgd_nesterov = true;
-    const Values want = reference(o), one = train({}, o, DType::f64);
+    const NamedValues want = optimizer_reference(o), one = train_cut({}, o, DType::f64);
     INFO(update_rule_name(rule));
     CHECK(worst(want, one) < 1e-12);
-    Values level;  // one level and no tensor axis: the stages agree to the bit
+    NamedValues level;  // one level and no tensor axis: the stages agree to the bit
     for (const Cut& c : cuts()) {
       INFO("data " << c.data << " ZeRO " << c.zero << " inside " << c.shard << " tensor " << c.tensor);
-      const Values got = train(c, o, DType::f64);
+      const NamedValues got = train_cut(c, o, DType::f64);
       CHECK(worst(want, got) < 1e-12);
       if (c.data != 2 || c.shard || c.tensor > 1) continue;
       if (level.empty()) level = got;
       CHECK(level == got);
     }
-    CHECK(worst(want, train({2, 1, 0, 1}, o, DType::f32)) < 2e-3);
-    CHECK(worst(want, train({2, 1}, o, DType::f64, true)) > 1e-9);  // negative control: another gradient
+    CHECK(worst(want, train_cut({2, 1, 0, 1}, o, DType::f32)) < 2e-3);
+    CHECK(worst(want, train_cut({2, 1}, o, DType::f64, true)) > 1e-9);  // negative control: another gradient
   }
   CHECK(compared == kUpdateRules - 4);
 }
@@ -226,13 +214,13 @@ TEST_CASE("every optimizer equals its double reference over 20 steps, however te
 TEST_CASE("8-bit AdamW: quantised as its reference, the same bits under every stage of ZeRO") {
   OptimizerSettings o, whole;
   o.rule = UpdateRule::adamw8bit;
-  const Values one = train({}, o, DType::f32), exact = reference(whole);
+  const NamedValues one = train_cut({}, o, DType::f32), exact = optimizer_reference(whole);
   const double apart = worst(one, exact);
   CHECK(apart > 1e-6);  // it is not plain AdamW
   CHECK(apart < 0.05);
-  Values level;
+  NamedValues level;
   for (const Cut& c : {Cut{2, 0}, Cut{2, 1}, Cut{2, 2}, Cut{2, 3}}) {
-    const Values got = train(c, o, DType::f32);
+    const NamedValues got = train_cut(c, o, DType::f32);
     if (level.empty()) level = got;
     CHECK(level == got);
   }
@@ -242,12 +230,12 @@ TEST_CASE("8-bit AdamW: quantised as its reference, the same bits under every st
 TEST_CASE("groups of parameters have their own optimizer, learning rate and decay") {
   OptimizerSettings o;
   o.groups = {{"out", UpdateRule::lion, 0.25, 0.0}, {"?", UpdateRule::lamb, 1.0, {}}, {"bias", {}, 2.0, 0.3}};
-  const Values want = reference(o);
+  const NamedValues want = optimizer_reference(o);
   for (const Cut& c : {Cut{}, Cut{2, 1}, Cut{2, 3, 0, 2}})
-    CHECK(worst(want, train(c, o, DType::f64)) < 1e-12);
-  CHECK(worst(want, reference({})) > 1e-3);
+    CHECK(worst(want, train_cut(c, o, DType::f64)) < 1e-12);
+  CHECK(worst(want, optimizer_reference({})) > 1e-3);
   o.groups = {{"q", UpdateRule::lion, 1.0, {}}};  // and k, which is one matrix with it, has not
-  CHECK_THROWS_WITH(train({}, o, DType::f64), Catch::Contains("parts of one matrix"));
+  CHECK_THROWS_WITH(train_cut({}, o, DType::f64), Catch::Contains("parts of one matrix"));
 }
 
 TEST_CASE("name patterns") {

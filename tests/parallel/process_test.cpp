@@ -6,6 +6,7 @@
 
 #include "base/time_scale.h"
 #include "tests/parallel/process_support.h"
+#include "tests/support/seconds_since.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -14,10 +15,6 @@ using Catch::Matchers::Contains;
 namespace {
 
 std::vector<int> in_processes(int size, const RankBody& body) { return Processes(size, body).wait(); }
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 template <class T>
 void sums_are_right(Communicator& c, Stream& s) {

@@ -12,6 +12,7 @@
 #include "base/time_scale.h"
 #include "parallel/shm/segment.h"
 #include "tests/parallel/process_support.h"
+#include "tests/support/seconds_since.h"
 
 using namespace ltrain;
 using namespace ltrain::test;
@@ -20,9 +21,6 @@ using Catch::Matchers::Contains;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Bytes of the mappings of group segments in this process, and of those the resident ones.
 struct Mapped {

@@ -2,7 +2,6 @@
 // stage of ZeRO. A pass of drawn labels has gradients of its own.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <map>
 #include <mutex>
 
 #include "kernels/elementwise/tensor_ops.h"
@@ -10,17 +9,17 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/tensor/rng.h"
 #include "parallel/zero/parameter_store.h"
+#include "tests/parallel/optimizer_values.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
-constexpr int kSteps = 20, kInterval = 3;
+constexpr int kInterval = 3;
 constexpr double kGamma = 0.05, kRadius = 1e-3;
 constexpr uint64_t kSeed = 77;
-
-using Values = std::vector<double>;
 
 /// With labels that the model has drawn; some overflow.
 constexpr double kLabels = 90, kLossScale = 4;
@@ -38,7 +37,7 @@ double gradient(const Values& w, size_t i, int step) {
   return g;
 }
 
-OptimizerStep step_args(int step) {
+OptimizerStep sophia_step(int step) {
   OptimizerStep a;
   a.lr = 0.02;
   a.beta1 = 0.9, a.beta2 = 0.8;
@@ -64,10 +63,9 @@ struct Layouts {
 constexpr auto kHutchinson = HessianEstimator::hutchinson, kGaussNewton = HessianEstimator::gauss_newton;
 
 /// `type` of weights; those of bf16 have masters of fp32.
-std::map<std::string, Values> train(HessianEstimator estimator, const Layouts& l, DType type,
-                                    uint64_t seed = kSeed) {
-  std::map<std::string, Values> result;
-  test::ThreadGroups made;
+NamedValues train_sophia(HessianEstimator estimator, const Layouts& l, DType type, uint64_t seed = kSeed) {
+  NamedValues result;
+  ThreadGroups made;
   std::mutex mutex;
   const auto body = [&](int rank) {
     Mesh mesh;
@@ -118,12 +116,12 @@ std::map<std::string, Values> train(HessianEstimator estimator, const Layouts& l
         store.begin_estimate(pass);
         store.gather_weights();
         backward(store, s, n, pass == EstimatePass::sampled_labels);
-        store.end_estimate(step_args(n), kLabels, kLossScale);
+        store.end_estimate(sophia_step(n), kLabels, kLossScale);
       }
       store.begin_step(1, n);
       store.gather_weights();
       backward(store, s, n, false);
-      store.update(step_args(n));
+      store.update(sophia_step(n));
       store.complete_weights();
     };
     MetaTrace trace;
@@ -167,19 +165,19 @@ std::map<std::string, Values> train(HessianEstimator estimator, const Layouts& l
               type == DType::f64 ? p.master.ptr<double>()[r.local + e] : p.master.ptr<float>()[r.local + e];
     }
   };
-  test::on_threads(l.ranks, body);
+  on_threads(l.ranks, body);
   return result;
 }
 
 /// The paper's algorithm 3, with the product of the Hessian and u as it is, or with algorithm 2.
-std::map<std::string, Values> reference(HessianEstimator estimator) {
-  std::map<std::string, Values> out;
+NamedValues sophia_reference(HessianEstimator estimator) {
+  NamedValues out;
   for (const Shape2& t : kTensors) {
     const size_t n = static_cast<size_t>(t.shape.elements());
     Values w(n), m(n), h(n), u(n);
     for (size_t i = 0; i < n; ++i) w[i] = t.decay ? 0.3 * normal_value(5, hash_name(t.name), i) : 1.0;
     for (int step = 1; step <= kSteps; ++step) {
-      const OptimizerStep a = step_args(step);
+      const OptimizerStep a = sophia_step(step);
       const bool estimated = (step - 1) % kInterval == 0;
       for (size_t i = 0; estimated && estimator == kGaussNewton && i < n; ++i)
         if (const double g = drawn_gradient(w, i, step); std::isfinite(g))
@@ -208,39 +206,30 @@ std::map<std::string, Values> reference(HessianEstimator estimator) {
   return out;
 }
 
-double worst(const std::map<std::string, Values>& a, const std::map<std::string, Values>& b) {
-  double most = 0;
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, x] : a) {
-    REQUIRE(x.size() == b.at(name).size());
-    for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(x[i] - b.at(name)[i]));
-  }
-  return most;
-}
-
 }  // namespace
 
 TEST_CASE("Sophia by Hutchinson equals its double reference over 20 steps, under every stage of ZeRO") {
-  const auto want = reference(kHutchinson);
+  const auto want = sophia_reference(kHutchinson);
   for (const Layouts& l :
        {Layouts{}, Layouts{2, 0}, Layouts{2, 1}, Layouts{2, 2}, Layouts{2, 3, 0.5}, Layouts{3, 3}}) {
     INFO(l.ranks << " ranks, ZeRO " << l.zero);
     // Bound from rounding a difference over the radius.
-    CHECK(worst(want, train(kHutchinson, l, DType::f64)) < 1e-9);
+    CHECK(worst(want, train_sophia(kHutchinson, l, DType::f64)) < 1e-9);
   }
-  CHECK(worst(want, train(kHutchinson, {2, 1}, DType::f32)) < 2e-2);
+  CHECK(worst(want, train_sophia(kHutchinson, {2, 1}, DType::f32)) < 2e-2);
   // Negative control: other signs.
-  CHECK(worst(want, train(kHutchinson, {}, DType::f64, kSeed + 1)) > 1e-3);
+  CHECK(worst(want, train_sophia(kHutchinson, {}, DType::f64, kSeed + 1)) > 1e-3);
 }
 
 TEST_CASE("Sophia by Gauss-Newton-Bartlett equals its double reference over 20 steps, in bf16 too") {
-  const auto want = reference(kGaussNewton);
+  const auto want = sophia_reference(kGaussNewton);
   for (const Layouts& l :
        {Layouts{}, Layouts{2, 0}, Layouts{2, 1}, Layouts{2, 2}, Layouts{2, 3, 0.5}, Layouts{3, 3}}) {
     INFO(l.ranks << " ranks, ZeRO " << l.zero);
-    CHECK(worst(want, train(kGaussNewton, l, DType::f64)) < 1e-12);
-    CHECK(worst(want, train(kGaussNewton, l, DType::f32)) < 1e-5);
-    CHECK(worst(want, train(kGaussNewton, l, DType::bf16)) < 2e-2);  // bound for gradients at rounded weights
+    CHECK(worst(want, train_sophia(kGaussNewton, l, DType::f64)) < 1e-12);
+    CHECK(worst(want, train_sophia(kGaussNewton, l, DType::f32)) < 1e-5);
+    CHECK(worst(want, train_sophia(kGaussNewton, l, DType::bf16)) <
+          2e-2);  // bound for gradients at rounded weights
   }
-  CHECK(worst(want, reference(kHutchinson)) > 0.05);  // negative control: the other estimate
+  CHECK(worst(want, sophia_reference(kHutchinson)) > 0.05);  // negative control: the other estimate
 }

@@ -11,12 +11,14 @@
 #include <thread>
 
 #include "kernels/tensor/rng.h"
+#include "tests/models/differences.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
-struct Job {
+struct AttentionJob {
   AttentionShape shape{2, 32, 8, 8, 4};
   double dropout = 0;
   bool packed = false;
@@ -31,14 +33,14 @@ struct Result {
   std::vector<double> out, dqkv;
 };
 
-std::vector<double> input(const Job& j, int64_t width, uint64_t stream) {
+std::vector<double> input(const AttentionJob& j, int64_t width, uint64_t stream) {
   std::vector<double> x(j.shape.batch * j.shape.seq * width);
   for (size_t i = 0; i < x.size(); ++i) x[i] = 3.0 * to_uniform(philox(5, stream, i).v[0]) - 1.5;
   return x;
 }
 
-void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const std::vector<double>& qkv,
-              Result& result, std::mutex& mutex, std::barrier<>& end) {
+void run_rank(const AttentionJob& j, int rank, std::unique_ptr<Communicator> comm,
+              const std::vector<double>& qkv, Result& result, std::mutex& mutex, std::barrier<>& end) {
   omp_set_num_threads(1);
   Mesh mesh;
   mesh.degree = {1, 1, j.ranks, 1, 1, 1, 1, 1, 1};
@@ -110,7 +112,7 @@ void run_rank(const Job& j, int rank, std::unique_ptr<Communicator> comm, const 
   end.arrive_and_wait();  // nobody leaves while others still receive
 }
 
-Result run(const Job& j) {
+Result run(const AttentionJob& j) {
   std::vector<double> qkv = input(j, j.shape.qkv_width(), 2);
   if (j.change) j.change(qkv);
   Result result;
@@ -134,13 +136,6 @@ Result run(const Job& j) {
   return result;
 }
 
-double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
-  return worst;
-}
-
 struct Layout {
   const char* comm;
   int ranks, inner;
@@ -150,7 +145,7 @@ constexpr Layout kLayouts[] = {{"p2p", 2, 1},        {"p2p", 4, 1},        {"p2p
                                {"a2a", 2, 1},        {"a2a", 4, 1},        {"a2a", 8, 1},
                                {"a2a+p2p", 4, 2},    {"a2a+p2p", 8, 2},    {"a2a+p2p", 8, 4}};
 
-Job with(Job j, const Layout& l) {
+AttentionJob with(AttentionJob j, const Layout& l) {
   j.ranks = l.ranks, j.comm = l.comm, j.inner = l.inner;
   return j;
 }
@@ -160,7 +155,7 @@ Job with(Job j, const Layout& l) {
 TEST_CASE("attention over a cut sequence is the permuted result of one rank") {
   for (double dropout : {0.0, 0.2})
     for (bool packed : {false, true}) {
-      Job one;
+      AttentionJob one;
       one.dropout = dropout;
       one.packed = packed;
       const Result base = run(one);
@@ -168,8 +163,8 @@ TEST_CASE("attention over a cut sequence is the permuted result of one rank") {
         INFO(l.comm << " on " << l.ranks << " (" << l.inner << "), dropout " << dropout << " packed "
                     << packed);
         const Result cut = run(with(one, l));
-        CHECK(apart(cut.out, base.out) < 1e-13);
-        CHECK(apart(cut.dqkv, base.dqkv) < 1e-12);
+        CHECK(largest_difference(cut.out, base.out) < 1e-13);
+        CHECK(largest_difference(cut.dqkv, base.dqkv) < 1e-12);
         // Heads on whole sequences: the same sums, and nothing else was moved wrongly.
         if (std::string(l.comm) == "a2a") CHECK((cut.out == base.out && cut.dqkv == base.dqkv));
       }
@@ -177,7 +172,7 @@ TEST_CASE("attention over a cut sequence is the permuted result of one rank") {
 }
 
 TEST_CASE("grouped heads: each rank's share of queries reads its share of keys") {
-  Job one;
+  AttentionJob one;
   one.shape = {1, 48, 4, 2, 8, 4, 12};  // 4 of 12 heads, as on a tensor-parallel rank
   one.dropout = 0.2;
   const Result base = run(one);
@@ -185,13 +180,13 @@ TEST_CASE("grouped heads: each rank's share of queries reads its share of keys")
                           Layout{"a2a", 2, 1}, Layout{"a2a+p2p", 6, 2}, Layout{"all_gather", 16, 1}}) {
     INFO(l.comm << " on " << l.ranks);
     const Result cut = run(with(one, l));
-    CHECK(apart(cut.out, base.out) < 1e-13);
-    CHECK(apart(cut.dqkv, base.dqkv) < 1e-12);
+    CHECK(largest_difference(cut.out, base.out) < 1e-13);
+    CHECK(largest_difference(cut.dqkv, base.dqkv) < 1e-12);
   }
 }
 
 TEST_CASE("with values of one every output is one") {
-  Job one;
+  AttentionJob one;
   one.packed = true;
   one.change = [&](std::vector<double>& qkv) {
     const int64_t width = one.shape.qkv_width(), v = (one.shape.heads + one.shape.kv_heads) * 4;
@@ -205,9 +200,9 @@ TEST_CASE("with values of one every output is one") {
 }
 
 TEST_CASE("what comes later, or is another document, is not seen") {
-  Job one;
+  AttentionJob one;
   one.packed = true;
-  Job changed = one;
+  AttentionJob changed = one;
   constexpr int64_t kAt = 17;  // in the document of positions 14 to 20
   changed.change = [&](std::vector<double>& qkv) {
     for (int64_t i = 0; i < one.shape.qkv_width(); ++i) qkv[kAt * one.shape.qkv_width() + i] += 0.5;

@@ -13,18 +13,16 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
-
 /// Relative to the largest value of a tensor; losses are relative to themselves.
-struct Differences {
+struct FamilyDifferences {
   double logits = 0, gradient = 0, loss = 0, mtp_loss = 0;
   std::string worst;  ///< bound of gradients
 };
 
 /// `tensor`: all of the file's tensor, of which `want` is a part. The gradient of a key's bias is zero where
 /// positions are learned, and noise beside those of queries and values in one tensor.
-double apart(const std::vector<double>& got, const std::vector<float>& want,
-             const std::vector<float>& tensor) {
+double relative_to_tensor(const std::vector<double>& got, const std::vector<float>& want,
+                          const std::vector<float>& tensor) {
   REQUIRE(got.size() == want.size());
   double largest = 0, difference = 0;
   for (const float v : tensor) largest = std::max(largest, std::abs(static_cast<double>(v)));
@@ -34,16 +32,16 @@ double apart(const std::vector<double>& got, const std::vector<float>& want,
 }
 
 template <class T>
-Differences compare(const HfGolden& g, const ModelConfig& model, const char* precision) {
+FamilyDifferences compare_family(const HfGolden& g, const ModelConfig& model, const char* precision) {
   ProgramOptions o;
   o.model = model;
   o.model.moe.bias_update_rate = 0;  // transformers has no rule that moves it
   o.precision = precision_policy(precision);
   o.bucket_elements = 3000;
   // transformers' loss for balance is over the whole batch.
-  o.micro_batch = model.moe.num_experts > 0 ? kBatch : 1;
-  o.seq_length = kSeq;
-  o.accumulation = kBatch / o.micro_batch;
+  o.micro_batch = model.moe.num_experts > 0 ? kHfBatch : 1;
+  o.seq_length = kHfSeq;
+  o.accumulation = kHfBatch / o.micro_batch;
   o.clip_grad = 0;
   auto compute = make_inline_stream("compute");
   CpuArena arena(64 << 20);
@@ -71,32 +69,32 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   }
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto row = [&](const std::vector<int32_t>& of, int64_t step, int64_t sample) {
-    const auto first = of.begin() + (step * kBatch + sample) * kSeq;
-    return std::vector<int32_t>(first, first + kSeq);
+    const auto first = of.begin() + (step * kHfBatch + sample) * kHfSeq;
+    return std::vector<int32_t>(first, first + kHfSeq);
   };
-  Differences d;
+  FamilyDifferences d;
   std::vector<double> logits;
   KeyValueCache cache = program.make_cache();
-  for (int64_t sample = 0; sample < kBatch;
+  for (int64_t sample = 0; sample < kHfBatch;
        ++sample) {  // token by token, beside the keys and values of those before
     cache.clear();
-    cache.text_length = kSeq;  // longrope chooses its angles by this length
+    cache.text_length = kHfSeq;  // longrope chooses its angles by this length
     for (const int32_t token : row(tokens, 0, sample)) {
       const auto next = program.extend({{&cache, {token}}});
       logits.insert(logits.end(), next[0].begin(), next[0].end());
     }
   }
   const auto wanted = g.read<float>("logits");
-  d.logits = apart(logits, wanted, wanted);
+  d.logits = relative_to_tensor(logits, wanted, wanted);
   const auto losses = g.read<double>("loss");
-  REQUIRE(losses.size() == kSteps);
+  REQUIRE(losses.size() == kHfSteps);
   const int64_t modules = model.num_nextn_predict_layers;
-  std::vector<double> mtp_losses(kSteps, 0.0);
+  std::vector<double> mtp_losses(kHfSteps, 0.0);
   if (g.model.num_nextn_predict_layers > 0) mtp_losses = g.read<double>("mtp_loss");
   REQUIRE(losses.back() < 0.95 * losses.front());  // it learns, so the updates matter
-  for (int64_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < kHfSteps; ++step) {
     std::vector<HostBatch> batches(static_cast<size_t>(o.accumulation));
-    for (int64_t k = 0; k < kBatch; ++k) {
+    for (int64_t k = 0; k < kHfBatch; ++k) {
       HostBatch& b = batches[static_cast<size_t>(k / o.micro_batch)];
       const auto t = row(tokens, step, k), u = row(targets, step, k);
       b.tokens.insert(b.tokens.end(), t.begin(), t.end());
@@ -106,7 +104,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
     for (HostBatch& b : batches)
       for (int64_t n = 1; n <= modules; ++n)
         for (size_t at = 0; at < b.tokens.size(); ++at) {
-          const bool has = static_cast<int64_t>(at % kSeq) + n < kSeq;
+          const bool has = static_cast<int64_t>(at % kHfSeq) + n < kHfSeq;
           b.mtp_tokens.push_back(has ? b.tokens[at + static_cast<size_t>(n)] : 0);
           b.mtp_targets.push_back(has ? b.targets[at + static_cast<size_t>(n)] : -1);
         }
@@ -126,7 +124,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
       const Tensor grad = store.grad(id);
       const std::vector<double> got(grad.ptr<T>(), grad.ptr<T>() + grad.elements());
       const auto tensor = g.read<float>("grad." + store.spec(id).name);
-      const double difference = apart(got, part_of(store.spec(id), tensor), tensor);
+      const double difference = relative_to_tensor(got, part_of(store.spec(id), tensor), tensor);
       if (difference <= d.gradient) continue;
       d.gradient = difference;
       d.worst = store.spec(id).name;
@@ -135,7 +133,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, const char* pre
   return d;
 }
 
-bool agrees(const Differences& d) {
+bool agrees(const FamilyDifferences& d) {
   return d.logits < 1e-5 && d.gradient < 1e-4 && d.loss < 1e-4 && d.mtp_loss < 1e-4;
 }
 
@@ -156,7 +154,8 @@ const char* const kFixtures[] = {"llama",        "llama_dynamic",  "llama_linear
 TEST_CASE("every family has transformers' logits, gradients and losses of twenty steps") {
   for (const char* name : kFixtures) {
     const HfGolden g(std::string("family_") + name);
-    const Differences wide = compare<double>(g, g.model, "fp64"), d = compare<float>(g, g.model, "fp32");
+    const FamilyDifferences wide = compare_family<double>(g, g.model, "fp64"),
+                            d = compare_family<float>(g, g.model, "fp32");
     INFO(name << " in fp64: logits " << wide.logits << ", gradient " << wide.gradient << " of " << wide.worst
               << ", loss " << wide.loss << ", of more tokens " << wide.mtp_loss);
     INFO("in fp32: logits " << d.logits << ", gradient " << d.gradient << " of " << d.worst << ", loss "
@@ -177,7 +176,7 @@ TEST_CASE("negative control: a family whose trait is another's does not agree wi
     change(m, f);
     m.family = &f;
     INFO(fixture);
-    CHECK_FALSE(agrees(compare<double>(g, m, "fp64")));
+    CHECK_FALSE(agrees(compare_family<double>(g, m, "fp64")));
   };
   differs("mistral", [](ModelConfig& m, Family&) { m.sliding_window = 6; });
   differs("mistral", [](ModelConfig& m, Family&) { m.sliding_window.reset(); });

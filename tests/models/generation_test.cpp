@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/models/differences.h"
+#include "tests/models/program_rank.h"
 #include "tests/support/made_up_families.h"
 #include "tests/support/tiny_job.h"
 
@@ -14,15 +16,9 @@ namespace {
 
 using Logits = std::vector<std::vector<float>>;
 
-struct Rank {
-  std::unique_ptr<Stream> compute = make_inline_stream("compute");
-  CpuArena arena{64 << 20};
-  GroupSet alone;
-  TrainProgram program;
-  explicit Rank(const TinyOptions& o, const RopeScaling& scaling = {})
-      : program(options(o, scaling), {*compute, arena, alone.groups()}) {
-    program.initialize();
-  }
+struct GeneratingRank : ProgramRank {
+  explicit GeneratingRank(const TinyOptions& o, const RopeScaling& scaling = {})
+      : ProgramRank(options(o, scaling)) {}
   static ProgramOptions options(const TinyOptions& o, const RopeScaling& scaling) {
     ProgramOptions p = tiny_program(o);
     p.for_training = false;
@@ -42,17 +38,10 @@ double loss_of(const Logits& logits, const std::vector<int32_t>& targets) {
   return sum / static_cast<double>(targets.size());
 }
 
-double apart(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max<double>(most, std::abs(a[i] - b[i]));
-  return most;
-}
-
 /// Largest difference of a model's logits. `forget`: rows dropped from the cache, for the negative control.
-double worst(TinyOptions o, int64_t forget = 0) {
+double worst_logits(TinyOptions o, int64_t forget = 0) {
   o.global_batch = o.micro_batch = 1;
-  Rank rank(o);
+  GeneratingRank rank(o);
   TrainProgram& p = rank.program;
   const HostBatch batch = tiny_batches(o, 0, 0)[0];
   const auto& tokens = batch.tokens;
@@ -78,17 +67,17 @@ double worst(TinyOptions o, int64_t forget = 0) {
 
   // At once; in two parts, the second beside another text that goes on with one token.
   cache.length = 0;
-  most = std::max(most, apart(p.extend({{&cache, tokens}})[0], each.back()));
+  most = std::max(most, largest_difference(p.extend({{&cache, tokens}})[0], each.back()));
   cache.length = 0;
   const size_t half = tokens.size() / 2;
-  most =
-      std::max(most, apart(p.extend({{&cache, {tokens.begin(), tokens.begin() + half}}})[0], each[half - 1]));
+  most = std::max(most, largest_difference(p.extend({{&cache, {tokens.begin(), tokens.begin() + half}}})[0],
+                                           each[half - 1]));
   p.extend({{&other, {tokens.begin(), tokens.begin() + 3}}});
   const Logits two = p.extend({{&cache, {tokens[half]}}, {&other, {tokens[3]}}});
   REQUIRE(two.size() == 2);
-  most = std::max({most, apart(two[0], each[half]), apart(two[1], each[3])});
+  most = std::max({most, largest_difference(two[0], each[half]), largest_difference(two[1], each[3])});
   const Logits mixed = p.extend({{&other, {tokens[4]}}, {&cache, {tokens.begin() + half + 1, tokens.end()}}});
-  return std::max({most, apart(mixed[0], each[4]), apart(mixed[1], each.back())});
+  return std::max({most, largest_difference(mixed[0], each[4]), largest_difference(mixed[1], each.back())});
 }
 
 }  // namespace
@@ -100,7 +89,7 @@ TEST_CASE("generation beside a cache has the loss of an evaluation, in whatever 
   o.architecture = GENERATE(as<std::string>(), "llama", "gpt2", "qwen2", "qwen3", "olmo2", "smollm3", "phi3",
                             "gemma2", "gemma3_text");
   INFO(o.architecture);
-  CHECK(worst(o) < 1e-6);  // fp32 logits of about 1
+  CHECK(worst_logits(o) < 1e-6);  // fp32 logits of about 1
 }
 
 TEST_CASE("generation of a family with any one trait other than llama's has the loss of an evaluation") {
@@ -110,7 +99,7 @@ TEST_CASE("generation of a family with any one trait other than llama's has the 
   for (const Family& f : made_up_families()) {
     INFO(f.name);
     o.family = &f;
-    CHECK(worst(o) < 1e-6);
+    CHECK(worst_logits(o) < 1e-6);
   }
 }
 
@@ -134,21 +123,21 @@ TEST_CASE("generation with windows, layers without positions, over several tiles
     o.architecture = "qwen3_moe", o.moe.num_experts = 4, o.moe.score = RouterScore::sigmoid,
     o.moe.n_group = 2, o.moe.topk_group = 1;
   }
-  CHECK(worst(o) < 1e-6);
+  CHECK(worst_logits(o) < 1e-6);
 }
 
 TEST_CASE("a cache that is not what the model read is seen") {
   TinyOptions o;
   o.seq = 25;
   o.vocab = 37;
-  CHECK(worst(o, 5) > 1e-4);
+  CHECK(worst_logits(o, 5) > 1e-4);
 }
 
 TEST_CASE("more than a cache has room for, and nothing at all, is refused") {
   TinyOptions o;
   o.seq = 8;
   o.global_batch = o.micro_batch = 1;
-  Rank rank(o);
+  GeneratingRank rank(o);
   KeyValueCache cache = rank.program.make_cache();
   CHECK_THROWS_WITH(rank.program.extend({{&cache, std::vector<int32_t>(9, 1)}}),
                     Catch::Contains("expected at most 8 tokens in a text, got 0 and 9 more"));
@@ -166,7 +155,7 @@ TEST_CASE("longrope turns a text by the factors of its length, however long the 
   scaling.original_max_position_embeddings = kOriginal;
   scaling.short_factor = {1.0, 1.1, 1.2, 1.3}, scaling.long_factor = {1.5, 2.5, 4.0, 8.0};
   o.seq = 25;
-  Rank rank(o, scaling);
+  GeneratingRank rank(o, scaling);
   TrainProgram& p = rank.program;
   const std::vector<int32_t> tokens = tiny_batches(o, 0, 0)[0].tokens;
   const auto first = [&](int64_t n) { return std::vector<int32_t>(tokens.begin(), tokens.begin() + n); };
@@ -174,11 +163,11 @@ TEST_CASE("longrope turns a text by the factors of its length, however long the 
   std::map<int64_t, std::vector<float>> right;
   for (const int64_t n : {4, 9, 10, 11, 12, 25}) {
     o.seq = n;
-    Rank alone(o, scaling);
+    GeneratingRank alone(o, scaling);
     KeyValueCache cache = alone.program.make_cache();
     right[n] = alone.program.extend({{&cache, first(n)}})[0];
     KeyValueCache whole = p.make_cache();
-    CHECK(apart(p.extend({{&whole, first(n)}})[0], right[n]) < 1e-6);
+    CHECK(largest_difference(p.extend({{&whole, first(n)}})[0], right[n]) < 1e-6);
   }
   // Token by token, beside a long text; what passes the original positions is read anew.
   KeyValueCache grows = p.make_cache(), beside = p.make_cache();
@@ -193,15 +182,16 @@ TEST_CASE("longrope turns a text by the factors of its length, however long the 
       next = first(n);
     }
     const Logits both = p.extend({{&grows, next}, {&beside, {1}}});
-    if (right.count(n)) CHECK(apart(both[0], right[n]) < 1e-6);
+    if (right.count(n)) CHECK(largest_difference(both[0], right[n]) < 1e-6);
     beside.length = 20;
   }
   // A text that is known to become long is turned so from its beginning.
   KeyValueCache known = p.make_cache();
   known.text_length = 12;
   p.extend({{&known, first(5)}});
-  CHECK(apart(p.extend({{&known, {tokens.begin() + 5, tokens.begin() + 12}}})[0], right[12]) < 1e-6);
-  CHECK(apart(right[10], right[11]) > 1e-3);  // negative control
+  CHECK(largest_difference(p.extend({{&known, {tokens.begin() + 5, tokens.begin() + 12}}})[0], right[12]) <
+        1e-6);
+  CHECK(largest_difference(right[10], right[11]) > 1e-3);  // negative control
 }
 
 TEST_CASE("generation in fp32 has the loss of an evaluation") {
@@ -209,5 +199,5 @@ TEST_CASE("generation in fp32 has the loss of an evaluation") {
   o.seq = 64;
   o.vocab = 37;
   o.precision = "fp32";
-  CHECK(worst(o) < 1e-5);
+  CHECK(worst_logits(o) < 1e-5);
 }

@@ -11,7 +11,7 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSteps = 20, kBatch = kGoldenBatch, kSeq = kGoldenSeq, kMicroBatch = 2;
+constexpr int64_t kTorchSteps = 20, kMicroBatch = 2;
 
 struct Trained {
   double worst_loss = 0, worst_norm = 0;      ///< relative
@@ -21,14 +21,14 @@ struct Trained {
 /// T: float, or double for fp64.
 template <class T = float>
 Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const OptimizerStep& settings,
-                           const RecomputeOptions& recompute = {}, int64_t steps = kSteps) {
+                           const RecomputeOptions& recompute = {}, int64_t steps = kTorchSteps) {
   ProgramOptions o;
   o.model = model;
   o.precision = precision_policy(sizeof(T) == 8 ? "fp64" : "fp32");
   o.bucket_elements = 3000;
   o.micro_batch = kMicroBatch;
-  o.seq_length = kSeq;
-  o.accumulation = kBatch / kMicroBatch;
+  o.seq_length = kGoldenSeq;
+  o.accumulation = kGoldenBatch / kMicroBatch;
   o.clip_grad = g.clip;
   o.recompute = recompute;
   auto compute = make_inline_stream("compute");
@@ -45,16 +45,16 @@ Trained train_as_torch_did(const Golden& g, const ModelConfig& model, const Opti
   set_weights<T>(g, store);
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto lr = g.read<double>("lr"), loss = g.read<double>("loss"), norm = g.read<double>("grad_norm");
-  REQUIRE(loss.size() == kSteps);
+  REQUIRE(loss.size() == kTorchSteps);
   Trained run;
   const auto relative = [](double got, double want) { return std::abs(got - want) / std::abs(want); };
   for (int64_t step = 0; step < steps; ++step) {
-    std::vector<HostBatch> batches(kBatch / kMicroBatch);
+    std::vector<HostBatch> batches(kGoldenBatch / kMicroBatch);
     for (size_t k = 0; k < batches.size(); ++k) {
       append_rows(tokens, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].tokens);
       append_rows(targets, step, static_cast<int64_t>(k) * kMicroBatch, kMicroBatch, batches[k].targets);
       for (int64_t i = 0; i < kMicroBatch; ++i)
-        batches[k].sample_index.push_back(step * kBatch + static_cast<int64_t>(k) * kMicroBatch + i);
+        batches[k].sample_index.push_back(step * kGoldenBatch + static_cast<int64_t>(k) * kMicroBatch + i);
     }
     OptimizerStep args = settings;
     args.lr = lr[step];

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/tensor/rng.h"
+#include "tests/models/program_rank.h"
 #include "tests/support/made_up_families.h"
 #include "tests/support/tiny_job.h"
 
@@ -11,20 +12,10 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Rank {
-  std::unique_ptr<Stream> compute = make_inline_stream("compute");
-  CpuArena arena{64 << 20};
-  GroupSet alone;
-  TrainProgram program;
-  explicit Rank(const ProgramOptions& o) : program(o, {*compute, arena, alone.groups()}) {
-    program.initialize();
-  }
-};
-
 /// Largest error of the analytic gradient of `probes` elements of each parameter, relative to the largest
 /// gradient of that parameter. `spoil` scales the analytic one, for the negative control.
 double worst_error(const TinyOptions& o, int probes, double spoil = 1) {
-  Rank rank(tiny_program(o));
+  ProgramRank rank(tiny_program(o));
   OptimizerStep still;  // lr 0: parameters stay
   still.lr = 0;
   const auto batches = tiny_batches(o, 0, 0);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "models/layers/head.h"
+#include "tests/models/differences.h"
 #include "tests/models/layer_rig.h"
 
 using namespace ltrain;
@@ -10,7 +11,7 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kVocab = 24, kHidden = 8, kRows = 48, kChunk = 16;
+constexpr int64_t kVocab = 24, kHidden = 8, kLogitRows = 48, kChunk = 16;
 constexpr double kGradScale = 0.25;  // layer_rig.h has it
 /// Largest magnitudes of input, weight and gradient that delayed scaling expects.
 constexpr double kExpected[kFp8Roles] = {3, 0.75, 0.25};
@@ -69,7 +70,7 @@ HeadRun run_head(Fp8Recipe recipe) {
             }};
   };
   LayerLayout layout;
-  layout.batch = 4, layout.seq = kRows / 4, layout.hidden = kHidden;
+  layout.batch = 4, layout.seq = kLogitRows / 4, layout.hidden = kHidden;
   run.result = run_layer(make, layout);
   return run;
 }
@@ -97,13 +98,7 @@ Values rounded(const Values& x, int64_t cols, bool e5m2,
   return out;
 }
 
-double largest(const Values& x, size_t from = 0, size_t count = SIZE_MAX) {
-  double most = 0;
-  for (size_t i = from; i < x.size() && i - from < count; ++i) most = std::max(most, std::abs(x[i]));
-  return most;
-}
-
-double apart(const Values& a, const Values& b) {
+double relative_to_largest(const Values& a, const Values& b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
@@ -130,8 +125,8 @@ TEST_CASE("the output layer in FP8 multiplies rounded operands, chunk by chunk, 
     const Values wq = round(w, kHidden, Fp8Role::weight, false), x = round(y, kHidden, Fp8Role::input, false),
                  xt = round(y, kHidden, Fp8Role::input, true);
     double loss = 0;
-    Values gradient(static_cast<size_t>(kRows * kVocab));
-    for (int64_t r = 0; r < kRows; ++r) {
+    Values gradient(static_cast<size_t>(kLogitRows * kVocab));
+    for (int64_t r = 0; r < kLogitRows; ++r) {
       const int64_t target = r % 5 == 4 ? -1 : r % 7;
       Values logits(static_cast<size_t>(kVocab));
       double sum = 0;
@@ -150,7 +145,7 @@ TEST_CASE("the output layer in FP8 multiplies rounded operands, chunk by chunk, 
     const Values g = round(gradient, kVocab, Fp8Role::gradient, false),
                  gt = round(gradient, kVocab, Fp8Role::gradient, true);
     Values dy(y.size()), dw(w.size());
-    for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t r = 0; r < kLogitRows; ++r)
       for (int64_t v = 0; v < kVocab; ++v)
         for (int64_t h = 0; h < kHidden; ++h) {
           const auto at = static_cast<size_t>(r * kHidden + h), row = static_cast<size_t>(v * kHidden + h),
@@ -159,12 +154,12 @@ TEST_CASE("the output layer in FP8 multiplies rounded operands, chunk by chunk, 
           dw[row] += gt[logit] * xt[at];
         }
     CHECK(std::abs(run.result.loss / loss - 1) < 1e-13);
-    CHECK(apart(run.result.dx, dy) < 1e-12);
-    CHECK(apart(run.result.gradients.at("lm_head.weight"), dw) < 1e-12);
+    CHECK(relative_to_largest(run.result.dx, dy) < 1e-12);
+    CHECK(relative_to_largest(run.result.gradients.at("lm_head.weight"), dw) < 1e-12);
     if (!delayed) continue;
     const Values found(run.amax.begin(), run.amax.end());
     const Values noted{largest(y), largest(w), largest(gradient)};
-    CHECK(apart(found, noted) < 1e-6);
+    CHECK(relative_to_largest(found, noted) < 1e-6);
     // The first chunk has not the largest of all, so that all chunks are noted.
     REQUIRE(largest(y, 0, kChunk * kHidden) < (1 - 1e-4) * noted[0]);
     REQUIRE(largest(gradient, 0, kChunk * kVocab) < (1 - 1e-4) * noted[2]);

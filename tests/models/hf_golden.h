@@ -14,6 +14,9 @@
 
 namespace ltrain::test {
 
+/// Steps, sequences a step and their tokens, in the files of families and of LoRA.
+inline constexpr int64_t kHfSteps = 20, kHfBatch = 2, kHfSeq = 12;
+
 struct HfGolden {
   SafetensorsFile file;
   ModelConfig model;  ///< read from the config.json that transformers made its own from

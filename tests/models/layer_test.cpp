@@ -9,6 +9,7 @@
 #include "models/layers/head.h"
 #include "models/layers/mlp_layer.h"
 #include "models/layers/norm_layer.h"
+#include "tests/models/differences.h"
 #include "tests/models/layer_rig.h"
 
 using namespace ltrain;
@@ -139,12 +140,6 @@ double difference(const MakeLayer& layer, const std::string& name, int64_t at) {
   return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
 }
 
-double largest(const std::vector<double>& values) {
-  double most = 0;
-  for (double v : values) most = std::max(most, std::abs(v));
-  return most;
-}
-
 /// Five elements of each gradient, relative to its largest; `spoil` scales the layer's, for the control.
 double worst_gradient(const MakeLayer& layer, double spoil = 1) {
   const LayerResult base = run_layer(layer, {});
@@ -157,13 +152,6 @@ double worst_gradient(const MakeLayer& layer, double spoil = 1) {
       worst =
           std::max(worst, std::abs(difference(layer, name, at) - spoil * gradient[at]) / largest(gradient));
     }
-  return worst;
-}
-
-double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
   return worst;
 }
 
@@ -193,13 +181,13 @@ TEST_CASE("each layer on tensor-parallel ranks is the layer on one") {
       LayerLayout l;
       l.tensor = ranks, l.sequence_parallel = sequence, l.key_value_heads = n.key_value_heads;
       const LayerResult many = run_layer(n.layer, l);
-      CHECK(apart(one.y, many.y) < 1e-12);
-      CHECK(apart(one.dx, many.dx) < 1e-12);
+      CHECK(largest_difference(one.y, many.y) < 1e-12);
+      CHECK(largest_difference(one.dx, many.dx) < 1e-12);
       CHECK(std::abs(one.loss - many.loss) <= 1e-12 * std::abs(one.loss));
       REQUIRE(one.gradients.size() == many.gradients.size());
       for (const auto& [name, gradient] : one.gradients) {
         INFO(name);
-        CHECK(apart(gradient, many.gradients.at(name)) < 1e-12);
+        CHECK(largest_difference(gradient, many.gradients.at(name)) < 1e-12);
       }
     }
   }

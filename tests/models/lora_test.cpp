@@ -16,8 +16,6 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSteps = 20, kBatch = 2, kSeq = 12;
-
 /// NF4 for fixtures with quantised matrices.
 LoraBase base_of(const HfGolden& g) { return g.file.find("edges") ? LoraBase::nf4 : LoraBase::full; }
 
@@ -42,7 +40,7 @@ LoraConfig lora_of(const HfGolden& g) {
 }
 
 /// Largest differences, relative to the loss, and to the largest value of a tensor.
-struct Differences {
+struct LoraDifferences {
   double logits = 0, loss = 0, trained = 0;
   bool agree() const { return logits < 1e-6 && loss < 1e-9 && trained < 1e-5; }
 };
@@ -50,7 +48,7 @@ struct Differences {
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
 template <class T>
-double apart(const double* got, const std::vector<T>& want) {
+double relative_to_wanted(const double* got, const std::vector<T>& want) {
   double largest = 0, difference = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     largest = std::max(largest, std::abs(static_cast<double>(want[i])));
@@ -132,14 +130,14 @@ std::vector<double> pissa_values(const HfGolden& g, const ParameterStore& store,
   return values;
 }
 
-Differences compare(const HfGolden& g, const LoraConfig& lora) {
+LoraDifferences compare_lora(const HfGolden& g, const LoraConfig& lora) {
   ProgramOptions o;
   o.model = g.model;
   o.model.lora = lora;
   o.precision = precision_policy("fp64");
   o.bucket_elements = 3000;
-  o.seq_length = kSeq;
-  o.accumulation = kBatch;
+  o.seq_length = kHfSeq;
+  o.accumulation = kHfBatch;
   o.clip_grad = 0;
   o.optimizer.trained = lora.trained();
   auto compute = make_inline_stream("compute");
@@ -174,29 +172,29 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
   REQUIRE(trained > 0);
   const auto tokens = g.read<int32_t>("tokens"), targets = g.read<int32_t>("targets");
   const auto row = [&](const std::vector<int32_t>& of, int64_t step, int64_t sample) {
-    const auto first = of.begin() + (step * kBatch + sample) * kSeq;
-    return std::vector<int32_t>(first, first + kSeq);
+    const auto first = of.begin() + (step * kHfBatch + sample) * kHfSeq;
+    return std::vector<int32_t>(first, first + kHfSeq);
   };
-  Differences d;
+  LoraDifferences d;
   std::vector<double> logits;
   KeyValueCache cache = program.make_cache();
-  for (int64_t sample = 0; sample < kBatch; ++sample) {
+  for (int64_t sample = 0; sample < kHfBatch; ++sample) {
     cache.clear();
-    cache.text_length = kSeq;
+    cache.text_length = kHfSeq;
     for (const int32_t token : row(tokens, 0, sample)) {
       const auto next = program.extend({{&cache, {token}}});
       logits.insert(logits.end(), next[0].begin(), next[0].end());
     }
   }
-  d.logits = apart(logits.data(), g.read<float>("logits"));
+  d.logits = relative_to_wanted(logits.data(), g.read<float>("logits"));
   const auto losses = g.read<double>("loss");
   REQUIRE(losses.back() < 0.95 * losses.front());  // it learns, so the updates matter
-  for (int64_t step = 0; step < kSteps; ++step) {
-    std::vector<HostBatch> batches(kBatch);
-    for (int64_t k = 0; k < kBatch; ++k) {
+  for (int64_t step = 0; step < kHfSteps; ++step) {
+    std::vector<HostBatch> batches(kHfBatch);
+    for (int64_t k = 0; k < kHfBatch; ++k) {
       batches[static_cast<size_t>(k)].tokens = row(tokens, step, k);
       batches[static_cast<size_t>(k)].targets = row(targets, step, k);
-      batches[static_cast<size_t>(k)].sample_index = {step * kBatch + k};
+      batches[static_cast<size_t>(k)].sample_index = {step * kHfBatch + k};
     }
     OptimizerStep args;
     args.lr = g.number("lr");
@@ -216,7 +214,7 @@ Differences compare(const HfGolden& g, const LoraConfig& lora) {
       if (lora.init == LoraInit::pissa)  // singular vectors have any sign, and training keeps it
         for (std::vector<double>* v : {&want, &got})
           for (double& e : *v) e = std::abs(e);
-      d.trained = std::max(d.trained, apart(got.data(), want));
+      d.trained = std::max(d.trained, relative_to_wanted(got.data(), want));
     }
   return d;
 }
@@ -229,7 +227,7 @@ TEST_CASE("adapters have PEFT's logits, losses of twenty steps, and values after
                "llama_dora_qv", "gpt2_dora", "llama_nf4", "llama_pissa", "gpt2_pissa", "qwen3_moe",
                "qwen3_moe_pattern", "qwen3_moe_pissa", "qwen3_moe_dropout", "qwen3_moe_dora");
   const HfGolden g("lora_" + name);
-  const Differences d = compare(g, lora_of(g));
+  const LoraDifferences d = compare_lora(g, lora_of(g));
   INFO(name << ": logits " << d.logits << ", loss " << d.loss << ", adapters " << d.trained);
   CHECK(d.agree());
 }
@@ -239,41 +237,41 @@ TEST_CASE(
   const HfGolden g("lora_llama_qv");
   LoraConfig lora = lora_of(g);
   lora.use_rslora = false;
-  CHECK_FALSE(compare(g, lora).agree());
+  CHECK_FALSE(compare_lora(g, lora).agree());
   lora = lora_of(g);
   lora.modules_to_save.clear();
-  CHECK_FALSE(compare(g, lora).agree());
+  CHECK_FALSE(compare_lora(g, lora).agree());
   lora = lora_of(g);
   lora.target_modules = {"q_proj", "v_proj"};
-  CHECK_FALSE(compare(g, lora).agree());
+  CHECK_FALSE(compare_lora(g, lora).agree());
   const HfGolden pattern("lora_llama_pattern");
   lora = lora_of(pattern);
   lora.alpha_pattern.pop_back();
-  CHECK_FALSE(compare(pattern, lora).agree());
+  CHECK_FALSE(compare_lora(pattern, lora).agree());
   const HfGolden dora("lora_llama_dora");
   lora = lora_of(dora);
   lora.dora = false;
-  CHECK_FALSE(compare(dora, lora).agree());
+  CHECK_FALSE(compare_lora(dora, lora).agree());
   const HfGolden nf4("lora_llama_nf4");
   lora = lora_of(nf4);
   lora.base = LoraBase::full;
-  CHECK_FALSE(compare(nf4, lora).agree());
+  CHECK_FALSE(compare_lora(nf4, lora).agree());
   const HfGolden experts("lora_qwen3_moe");
   lora = lora_of(experts);
   lora.target_modules = {"q_proj", "gate_proj", "up_proj"};
-  CHECK_FALSE(compare(experts, lora).agree());
+  CHECK_FALSE(compare_lora(experts, lora).agree());
   const HfGolden own_ranks("lora_qwen3_moe_pattern");
   lora = lora_of(own_ranks);
   lora.use_rslora = false;
-  CHECK_FALSE(compare(own_ranks, lora).agree());
+  CHECK_FALSE(compare_lora(own_ranks, lora).agree());
   lora = lora_of(own_ranks);
   std::erase_if(lora.alpha_pattern, [](const auto& entry) { return entry.first == "gate_proj"; });
-  CHECK_FALSE(compare(own_ranks, lora).agree());
+  CHECK_FALSE(compare_lora(own_ranks, lora).agree());
   for (const char* name : {"lora_llama_dropout", "lora_qwen3_moe_dropout"}) {
     const HfGolden dropout(name);
     lora = lora_of(dropout);
     lora.dropout = 0;
-    CHECK_FALSE(compare(dropout, lora).agree());
+    CHECK_FALSE(compare_lora(dropout, lora).agree());
   }
 }
 

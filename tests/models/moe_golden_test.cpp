@@ -14,7 +14,7 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Differences {
+struct MoeDifferences {
   double loss = 0, balance = 0;  ///< relative; absolute where the balance must be 0
   double entropy = 0;            ///< relative; absolute without such a loss
   double gradient = 0;           ///< the largest of a tensor, of its largest element
@@ -24,7 +24,7 @@ struct Differences {
 };
 
 /// One step of ltrain beside transformers'. `gives`: tokens go to the file's experts.
-Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = false) {
+MoeDifferences compare_moe(const HfGolden& g, const ModelConfig& model, bool gives = false) {
   const int64_t batch = g.file.find("tokens")->shape[0], seq = g.file.find("tokens")->shape[1];
   ProgramOptions o;
   o.model = model;
@@ -74,7 +74,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = fa
   still.lr = 0;
   still.step = 1;
   const StepResult r = program.train_step(batches, still, {});
-  Differences d;
+  MoeDifferences d;
   for (const std::vector<double>& layer : r.experts.chosen)
     d.chosen.push_back(static_cast<int32_t>(std::accumulate(layer.begin(), layer.end(), 0.0)));
   const auto relative = [](double got, double want) {
@@ -103,7 +103,7 @@ Differences compare(const HfGolden& g, const ModelConfig& model, bool gives = fa
   return d;
 }
 
-bool agrees(const Differences& d) {
+bool agrees(const MoeDifferences& d) {
   return d.loss < 1e-12 && d.balance < 1e-12 && d.entropy < 1e-12 && d.gradient < 1e-10;
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("MoE models have transformers' loss, loss for balance and gradients") 
                              "qwen3_moe_one", "olmoe_one");
   const HfGolden g(std::string("hf_") + name);
   REQUIRE(g.model.moe.balance == BalanceLoss::hf);
-  const Differences d = compare(g, g.model);
+  const MoeDifferences d = compare_moe(g, g.model);
   INFO(name << ": loss " << d.loss << ", balance " << d.balance << ", gradient " << d.gradient << " of "
             << d.worst);
   CHECK(d.tensors >= 20);
@@ -128,13 +128,13 @@ TEST_CASE("top-p: a token's fewest experts, the loss and gradients are those of 
   ModelConfig m = g.model;
   m.moe.selection = Selection::top_p;
   m.moe.top_p = g.number("top_p");
-  const Differences d = compare(g, m);
+  const MoeDifferences d = compare_moe(g, m);
   INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
   CHECK(d.chosen == g.read<int32_t>("taken"));
   CHECK(agrees(d));
   m.moe.top_p = 0.85;
-  CHECK_FALSE(agrees(compare(g, m)));  // negative controls: another bound, and all of top_k
-  CHECK_FALSE(agrees(compare(g, g.model)));
+  CHECK_FALSE(agrees(compare_moe(g, m)));  // negative controls: another bound, and all of top_k
+  CHECK_FALSE(agrees(compare_moe(g, g.model)));
 }
 
 TEST_CASE("the entropy of routers' scores: the loss and gradients are those of autograd") {
@@ -143,11 +143,11 @@ TEST_CASE("the entropy of routers' scores: the loss and gradients are those of a
   m.moe.selection = Selection::top_p;
   m.moe.top_p = g.number("top_p");
   m.moe.entropy_coeff = g.number("entropy_coeff");
-  const Differences d = compare(g, m);
+  const MoeDifferences d = compare_moe(g, m);
   INFO("loss " << d.loss << ", entropy " << d.entropy << ", gradient " << d.gradient << " of " << d.worst);
   CHECK(agrees(d));
   m.moe.entropy_coeff *= 1.001;  // negative control
-  const Differences other = compare(g, m);
+  const MoeDifferences other = compare_moe(g, m);
   CHECK(other.entropy > 1e-4);
   CHECK(other.gradient > 1e-7);
 }
@@ -158,28 +158,28 @@ TEST_CASE("zero experts: choices, the loss and gradients are those of transforme
   m.moe.zero_experts = static_cast<int64_t>(g.number("zero_experts"));
   m.moe.routed_scaling_factor = g.number("scale");
   m.moe.bias_update_rate = 1e-3;  // moves after the step
-  const Differences d = compare(g, m);
+  const MoeDifferences d = compare_moe(g, m);
   INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
   CHECK(d.tensors >= 20);
   CHECK(d.chosen == g.read<int32_t>("taken"));
   CHECK(agrees(d));
   m.moe.norm_topk_prob = true;  // negative controls: other weights, another scale
-  CHECK_FALSE(agrees(compare(g, m)));
+  CHECK_FALSE(agrees(compare_moe(g, m)));
   m.moe.norm_topk_prob = false;
   m.moe.routed_scaling_factor *= 1.001;
-  CHECK_FALSE(agrees(compare(g, m)));
+  CHECK_FALSE(agrees(compare_moe(g, m)));
 }
 
 TEST_CASE("given experts have the loss and gradients of transformers' layers with these experts") {
   const HfGolden g("hf_olmoe_given");
-  const Differences d = compare(g, g.model, true);
+  const MoeDifferences d = compare_moe(g, g.model, true);
   INFO("loss " << d.loss << ", gradient " << d.gradient << " of " << d.worst);
   CHECK(d.tensors >= 20);
   CHECK(agrees(d));
-  CHECK_FALSE(agrees(compare(g, g.model)));  // negative controls: the router's own experts, other weights
+  CHECK_FALSE(agrees(compare_moe(g, g.model)));  // negative controls: the router's own experts, other weights
   ModelConfig m = g.model;
   m.moe.norm_topk_prob = false;
-  CHECK_FALSE(agrees(compare(g, m, true)));
+  CHECK_FALSE(agrees(compare_moe(g, m, true)));
 }
 
 TEST_CASE("negative control: an MoE model that is a little different does not agree with transformers") {
@@ -189,19 +189,19 @@ TEST_CASE("negative control: an MoE model that is a little different does not ag
   INFO(name);
   ModelConfig m = g.model;
   m.moe.norm_topk_prob = !m.moe.norm_topk_prob;
-  CHECK_FALSE(agrees(compare(g, m)));
+  CHECK_FALSE(agrees(compare_moe(g, m)));
   m = g.model;
   m.moe.balance = BalanceLoss::none;
-  Differences d = compare(g, m);
+  MoeDifferences d = compare_moe(g, m);
   CHECK(d.loss < 1e-12);  // the token loss has no part in it, the gradients have
   CHECK(d.gradient > 1e-7);
   m.moe.balance = BalanceLoss::switch_loss;  // layer by layer is another loss than over all layers together
-  d = compare(g, m);
+  d = compare_moe(g, m);
   CHECK(d.balance > 1e-3);
   CHECK(d.gradient > 1e-7);
   m = g.model;
   m.moe.balance_coeff *= 1.001;
-  CHECK(compare(g, m).balance > 1e-4);
+  CHECK(compare_moe(g, m).balance > 1e-4);
 }
 
 TEST_CASE(

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/models/program_rank.h"
 #include "tests/support/tiny_job.h"
 
 using namespace ltrain;
@@ -10,16 +11,9 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Rank {
+struct MoeRank : ProgramRank {
   TinyOptions options;
-  std::unique_ptr<Stream> compute = make_inline_stream("compute");
-  CpuArena arena{64 << 20};
-  GroupSet alone;
-  TrainProgram program;
-  explicit Rank(const TinyOptions& o)
-      : options(o), program(tiny_program(o), {*compute, arena, alone.groups()}) {
-    program.initialize();
-  }
+  explicit MoeRank(const TinyOptions& o) : ProgramRank(tiny_program(o)), options(o) {}
   StepResult step() {
     OptimizerStep still;
     still.lr = 0;
@@ -44,7 +38,7 @@ TinyOptions job(int64_t experts, int64_t top_k) {
 const std::string kMlp = "model.layers.0.mlp.";
 
 /// Gives every expert the dense model's weights.
-void copy_dense(Rank& dense, Rank& moe) {
+void copy_dense(MoeRank& dense, MoeRank& moe) {
   for (int id = 0; id < dense.store().count(); ++id) {
     const std::string& name = dense.store().spec(id).name;
     if (const int to = moe.store().find(name); to >= 0)
@@ -64,9 +58,9 @@ void copy_dense(Rank& dense, Rank& moe) {
 
 TEST_CASE("one expert, or equal experts with weights that sum to one, are the dense model") {
   TinyOptions plain = job(0, 1);
-  Rank dense(plain);
+  MoeRank dense(plain);
   const auto [experts, top_k] = GENERATE(table<int, int>({{1, 1}, {4, 2}, {4, 4}}));
-  Rank moe(job(experts, top_k));
+  MoeRank moe(job(experts, top_k));
   copy_dense(dense, moe);
   const StepResult a = dense.step(), b = moe.step();
   CHECK(std::abs(a.loss - b.loss) < 1e-12 * a.loss);
@@ -92,7 +86,7 @@ TEST_CASE("one expert in FP8 is the dense model in FP8, by every recipe") {
       o->fp8.emplace().recipe = recipe;
       o->seq = 50;  // 200 rows: more than a block, and no multiple of what a product is cut into
     }
-    Rank dense(plain), moe(one);
+    MoeRank dense(plain), moe(one);
     copy_dense(dense, moe);
     const int64_t n = 24 * plain.hidden;
     for (int steps = 0; steps < 2; ++steps) {  // in the second, delayed scaling knows magnitudes
@@ -111,7 +105,7 @@ TEST_CASE("one expert in FP8 is the dense model in FP8, by every recipe") {
     }
     TinyOptions wide = one;  // negative control: experts that are not rounded
     wide.fp8->keep = {"*.experts.*"};
-    Rank other(wide);
+    MoeRank other(wide);
     copy_dense(dense, other);
     CHECK(std::abs(other.step().loss - dense.step().loss) > 1e-7);
   }
@@ -123,12 +117,12 @@ TEST_CASE("losses of a uniform router and of one that has a single favourite") {
   o.moe.balance = GENERATE(BalanceLoss::switch_loss, BalanceLoss::sequence, BalanceLoss::global,
                            BalanceLoss::uniform, BalanceLoss::hf);
   const bool divergence = o.moe.balance == BalanceLoss::uniform;
-  Rank r(o);
+  MoeRank r(o);
   std::fill_n(r.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);
   CHECK(r.step().experts.balance_loss == Approx(divergence ? 0 : 0.3).margin(1e-12));  // all P are 1/4
   // Every logit vector is the norm's output times a column: the favourite of all tokens is expert 2.
   o.moe.num_experts = 2;
-  Rank one(o);
+  MoeRank one(o);
   std::fill_n(one.value("model.layers.0.post_attention_layernorm.weight"), o.hidden, 0.0);
   const ExpertStatistics s = one.step().experts;  // zero logits: ties go to expert 0
   CHECK(s.chosen[0] == std::vector<double>{96, 0});
@@ -140,7 +134,7 @@ TEST_CASE("the bias of a router moves by the choices of the global batch, and ch
   TinyOptions o = job(4, 1);
   o.moe.bias_update_rate = 0.125;
   o.moe.norm_topk_prob = false;
-  Rank r(o);
+  MoeRank r(o);
   const auto bias = [&] {
     const RegisteredBuffer kept = r.store().kept(true).at(0);
     CHECK(kept.name == kMlp + "gate.e_score_correction_bias");
@@ -168,7 +162,7 @@ TEST_CASE("the bias of a router moves by the choices of the global batch, and ch
   CHECK(r.step().loss == Approx(loss).epsilon(1e-12));
   // A step without an update moves no bias either.
   o.skip_grad_norm = 1e-9;
-  Rank skipping(o);
+  MoeRank skipping(o);
   std::fill_n(skipping.value(kMlp + "gate.weight"), 4 * o.hidden, 0.0);
   CHECK(skipping.step().skipped);
   CHECK(skipping.store().kept(true).at(0).tensor.ptr<double>()[0] == 0);
@@ -178,13 +172,13 @@ TEST_CASE("expert choice get an even share, of the metrics too, and evaluation l
   TinyOptions o = job(4, 2);
   o.moe.selection = Selection::expert_choice;
   o.moe.norm_topk_prob = false;
-  CHECK(Rank(o).step().experts.chosen[0] == std::vector<double>{48, 48, 48, 48});
-  CHECK(Rank(o).step().experts.kept[0] == std::vector<double>{48, 48, 48, 48});
+  CHECK(MoeRank(o).step().experts.chosen[0] == std::vector<double>{48, 48, 48, 48});
+  CHECK(MoeRank(o).step().experts.kept[0] == std::vector<double>{48, 48, 48, 48});
   // With as many choices as experts every expert takes every token: a softmax over all of them.
   o.moe.top_k = 4;
-  const double all = Rank(o).step().loss;
+  const double all = MoeRank(o).step().loss;
   o.moe.selection = Selection::top_k;
-  CHECK(Rank(o).step().loss == Approx(all).epsilon(1e-12));
+  CHECK(MoeRank(o).step().loss == Approx(all).epsilon(1e-12));
 }
 
 TEST_CASE("noise and the second expert at random are of training alone") {
@@ -194,12 +188,12 @@ TEST_CASE("noise and the second expert at random are of training alone") {
     o.moe.selection = Selection::gshard_top2;
   else
     o.moe.jitter_eps = 0.3;
-  const auto held_out = [](Rank& r) {
+  const auto held_out = [](MoeRank& r) {
     const auto batches = tiny_batches(r.options, 0, 0);
     size_t at = 0;
     return r.program.evaluate([&] { return at < batches.size() ? &batches[at++] : nullptr; });
   };
-  Rank a(plain), b(o);
+  MoeRank a(plain), b(o);
   CHECK(held_out(a) == held_out(b));
   const StepResult x = a.step(), y = b.step();
   CHECK(x.loss != y.loss);
@@ -270,7 +264,7 @@ TEST_CASE("in the warm-up of routers they move alone, and the others begin after
 TEST_CASE("what exceeds the capacity is dropped and counted, and the rest trains") {
   TinyOptions o = job(4, 2);
   o.moe.capacity_factor = 0.5;  // 96 tokens * 2 / 4 * 0.5 = 24 an expert
-  const StepResult r = Rank(o).step();
+  const StepResult r = MoeRank(o).step();
   double chosen = 0, kept = 0;
   for (int e = 0; e < 4; ++e) {
     chosen += r.experts.chosen[0][e], kept += r.experts.kept[0][e];
@@ -279,13 +273,13 @@ TEST_CASE("what exceeds the capacity is dropped and counted, and the rest trains
   CHECK(chosen == 192);
   CHECK(kept < chosen);
   o.moe.capacity_factor = 4;  // sum over all tokens
-  const StepResult all = Rank(o).step();
+  const StepResult all = MoeRank(o).step();
   o.moe.capacity_factor.reset();
-  CHECK(Rank(o).step().loss == all.loss);
+  CHECK(MoeRank(o).step().loss == all.loss);
 }
 
 TEST_CASE("router logits that are not finite stop the step before the update, with layer and rank") {
-  Rank r(job(4, 2));
+  MoeRank r(job(4, 2));
   r.value(kMlp + "gate.weight")[3] = std::nan("");
   const double before = r.value("lm_head.weight")[0];
   try {

@@ -11,22 +11,22 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kRows = 12, kCols = 8, kVector = 100;  // the vector's first index
+constexpr int64_t kMatrixRows = 12, kCols = 8, kVector = 100;  // the vector's first index
 
 double gradient(int64_t i, int step) {
   return std::cos(0.7 * static_cast<double>(i) + 1.3 * step) * std::pow(10.0, static_cast<double>(i % 3) - 1);
 }
 
-std::vector<double> train(UpdateRule rule) {
+std::vector<double> train_tensors(UpdateRule rule) {
   OptimizerSettings o;
   o.rule = rule;
   o.sgd_nesterov = true;
   std::vector<double> out;
   for (const bool matrix : {true, false}) {
-    const int64_t first = matrix ? 0 : kVector, n = matrix ? kRows * kCols : kCols;
+    const int64_t first = matrix ? 0 : kVector, n = matrix ? kMatrixRows * kCols : kCols;
     ReferenceTensor t;
     t.matrix = matrix;
-    t.rows = matrix ? kRows : 1;
+    t.rows = matrix ? kMatrixRows : 1;
     t.cols = kCols;
     for (int64_t i = 0; i < n; ++i) t.w.push_back(std::sin(1.0 + static_cast<double>(first + i)));
     const bool moves = matrix || rule != UpdateRule::muon;  // PyTorch's has matrices alone
@@ -55,7 +55,7 @@ TEST_CASE("references of optimizers equal PyTorch's over 20 steps") {
     std::string name, number;
     words >> name;
     INFO(name);
-    const std::vector<double> mine = train(update_rule(name).value());
+    const std::vector<double> mine = train_tensors(update_rule(name).value());
     double worst = 0;
     size_t i = 0;
     for (; words >> number; ++i)

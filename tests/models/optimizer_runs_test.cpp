@@ -15,7 +15,7 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSteps = 8;
+constexpr int64_t kRunSteps = 8;
 
 /// Losses, and of each tensor its length and its product with a fixed vector.
 struct TrainedModel {
@@ -60,17 +60,17 @@ OptimizerSettings settings_of(const std::string& kind) {
   return o;
 }
 
-struct Job {
+struct OptimizerJob {
   std::string kind;
   OptimizerSettings optimizer;
   int tensor = 1;
-  int64_t steps = kSteps;
+  int64_t steps = kRunSteps;
   std::optional<double> lr = {};  ///< else the golden model's schedule
   bool fp32 = false;
 };
 
 /// Trains as the script does. 1-bit optimizers have two ranks with two rows each, others one.
-TrainedModel train(const Golden& g, const Job& job) {
+TrainedModel train_golden(const Golden& g, const OptimizerJob& job) {
   const bool onebit = is_onebit(job.optimizer.rule);
   const bool coded = job.optimizer.rule == UpdateRule::adamw8bit;  // whose moments are of fp32
   const DilocoSettings& diloco = job.optimizer.diloco;
@@ -155,8 +155,8 @@ TrainedModel train(const Golden& g, const Job& job) {
 }
 
 /// The largest difference, of losses relative and of tensors by their length; what it is of goes to `where`.
-double worst(const TrainedModel& want, const TrainedModel& got, std::string& where) {
-  REQUIRE(want.losses.size() >= kSteps);
+double worst_of_run(const TrainedModel& want, const TrainedModel& got, std::string& where) {
+  REQUIRE(want.losses.size() >= kRunSteps);
   REQUIRE(got.losses.size() == want.losses.size());
   REQUIRE(want.tensors.size() == got.tensors.size());
   double most = 0;
@@ -182,7 +182,7 @@ TEST_CASE("every optimizer moves whole gpt2 and llama models as PyTorch and the 
     const std::string architecture = name.substr(0, name.find(' ')), kind = name.substr(name.find(' ') + 1);
     const Golden g(architecture);
     std::string where;
-    const double most = worst(want, train(g, {kind, settings_of(kind)}), where);
+    const double most = worst_of_run(want, train_golden(g, {kind, settings_of(kind)}), where);
     INFO(name << ": " << where);
     // 8 bits: fp32 on one side, where some codes of moments fall to the other side of a boundary. Adafactor
     // divides the keys' part of gpt2's fused bias by its own size: rounding becomes part of a length.
@@ -196,7 +196,7 @@ TEST_CASE("every optimizer moves whole gpt2 and llama models as PyTorch and the 
                        : kind == "onebit_lamb"         ? "lamb"
                        : kind == "sophia_gauss_newton" ? "sophia_hutchinson"
                                                        : "adamw";
-    CHECK(worst(runs.at(architecture + " " + near), want, where) > 3 * within);
+    CHECK(worst_of_run(runs.at(architecture + " " + near), want, where) > 3 * within);
   }
 }
 
@@ -205,8 +205,9 @@ TEST_CASE("Muon's matrices are those of the model, however tensor parallelism cu
   for (const char* kind : {"muon", "muon_match_rms"})
     for (const char* architecture : {"gpt2", "llama"}) {
       std::string where;
-      const double most = worst(runs.at(std::string(architecture) + " " + kind),
-                                train(Golden(architecture), {kind, settings_of(kind), 2}), where);
+      const double most =
+          worst_of_run(runs.at(std::string(architecture) + " " + kind),
+                       train_golden(Golden(architecture), {kind, settings_of(kind), 2}), where);
       INFO(architecture << " " << kind << ": " << where);
       CHECK(most < 1e-12);
     }
@@ -216,13 +217,13 @@ TEST_CASE("DiLoCo's sites move a llama as PyTorch's AdamW and outer SGD do") {
   const TrainedModels runs = read_runs("diloco.txt");
   REQUIRE(runs.size() == 4);
   const Golden g("llama");
-  const auto apart = [&](const char* kind, const Job& job) {
+  const auto apart = [&](const char* kind, const OptimizerJob& job) {
     std::string where;
-    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    const double most = worst_of_run(runs.at(std::string("llama ") + kind), train_golden(g, job), where);
     UNSCOPED_INFO(kind << ": " << where << " by " << most);
     return most;
   };
-  Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 40, .lr = 1e-3};
+  OptimizerJob job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 40, .lr = 1e-3};
   DilocoSettings& d = job.optimizer.diloco;
   d = {.sites = 2, .inner_steps = 2, .outer_lr = 0.7, .outer_momentum = 0.9, .nesterov = true, .shares = {}};
   CHECK(apart("nesterov", job) < 1e-12);
@@ -245,10 +246,10 @@ TEST_CASE("DiLoCo's sites with shares of 3 and 1 of the batch move a llama as Py
   const TrainedModels runs = read_runs("diloco.txt");
   const Golden g("llama");
   const auto apart = [&](const char* kind, const DilocoSettings& d) {
-    Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 20 * d.inner_steps, .lr = 1e-3};
+    OptimizerJob job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 20 * d.inner_steps, .lr = 1e-3};
     job.optimizer.diloco = d;
     std::string where;
-    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    const double most = worst_of_run(runs.at(std::string("llama ") + kind), train_golden(g, job), where);
     UNSCOPED_INFO(kind << ": " << where << " by " << most);
     return most;
   };
@@ -265,10 +266,10 @@ TEST_CASE("Streaming DiLoCo moves a llama as PyTorch's optimizers do with torchf
   REQUIRE(runs.size() == 4);
   const Golden g("llama");
   const auto apart = [&](const char* kind, const DilocoSettings& d) {
-    Job job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 80, .lr = 1e-3};
+    OptimizerJob job{.kind = "diloco", .optimizer = {}, .tensor = 1, .steps = 80, .lr = 1e-3};
     job.optimizer.diloco = d;
     std::string where;
-    const double most = worst(runs.at(std::string("llama ") + kind), train(g, job), where);
+    const double most = worst_of_run(runs.at(std::string("llama ") + kind), train_golden(g, job), where);
     UNSCOPED_INFO(kind << ": " << where << " by " << most);
     return most;
   };

@@ -6,14 +6,16 @@
 
 #include "kernels/tensor/arena.h"
 #include "models/layers/linear.h"
+#include "tests/models/differences.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
 using Values = std::vector<double>;
 
-constexpr int64_t kSeq = 4, kTokens = 8, kIn = 8, kRows = 6, kOut = 2 * kRows, kSteps = 3;
+constexpr int64_t kSampleTokens = 4, kTokens = 8, kIn = 8, kPartRows = 6, kOut = 2 * kPartRows, kUpdates = 3;
 constexpr double kRate = 0.05;
 constexpr uint64_t kSeed = 21;
 const std::vector<std::string> kNames{"layer.gate.weight", "layer.up.weight"};
@@ -23,7 +25,7 @@ double noise(const char* what, int64_t step, size_t i) {
   return 2 * to_uniform(philox(5, hash_name(what) + static_cast<uint64_t>(step), i).v[0]) - 1;
 }
 
-int64_t sample(int64_t step, int64_t row) { return 10 * step + row / kSeq; }
+int64_t sample_at(int64_t step, int64_t row) { return 10 * step + row / kSampleTokens; }
 
 struct Updated {
   Values weights, dx;  // (out, in); input gradient of the last step
@@ -32,14 +34,14 @@ struct Updated {
 /// Declares the layer of the tests in fp64.
 ParameterStore::Layout declare(Linear& layer, ParameterStore& store, const GroupSet& alone) {
   store.begin_segment(0);
-  layer.declare(store, alone.groups(), false, {{"layer.gate", kRows}, {"layer.up", kRows}}, kIn, false, 0.3,
-                LinearSharding::column);
+  layer.declare(store, alone.groups(), false, {{"layer.gate", kPartRows}, {"layer.up", kPartRows}}, kIn,
+                false, 0.3, LinearSharding::column);
   ParameterStore::Layout layout;
   layout.precision = {DType::f64, DType::f64, DType::f64, DType::f64};
   return layout;
 }
 
-Updated train(const SparsitySettings& sparsity) {
+Updated train_sparse(const SparsitySettings& sparsity) {
   auto compute = make_inline_stream("compute");
   CpuArena arena(int64_t{1} << 22);
   const GroupSet alone;
@@ -61,14 +63,15 @@ Updated train(const SparsitySettings& sparsity) {
     return arena.allocate(MemoryKind::temporaries, name, t, s);
   };
   MicroBatch mb;
-  mb.batch = kTokens / kSeq, mb.seq = kSeq;
+  mb.batch = kTokens / kSampleTokens, mb.seq = kSampleTokens;
   mb.sample_index = tensor("samples", DType::i64, {mb.batch});
   const Tensor x = tensor("x", DType::f64, {kTokens, kIn}), dx = tensor("dx", DType::f64, {kTokens, kIn}),
                y = tensor("y", DType::f64, {kTokens, kOut});
   Updated result;
   result.weights.resize(kOut * kIn);
-  for (int64_t n = 1; n <= kSteps; ++n) {
-    for (int64_t b = 0; b < mb.batch; ++b) mb.sample_index.ptr<int64_t>()[b] = sample(n, b * kSeq);
+  for (int64_t n = 1; n <= kUpdates; ++n) {
+    for (int64_t b = 0; b < mb.batch; ++b)
+      mb.sample_index.ptr<int64_t>()[b] = sample_at(n, b * kSampleTokens);
     for (size_t i = 0; i < kTokens * kIn; ++i) x.ptr<double>()[i] = noise("x", n, i);
     store.begin_step(1, n);
     store.gather_weights();
@@ -82,7 +85,7 @@ Updated train(const SparsitySettings& sparsity) {
   }
   for (const OwnedPiece& p : store.owned_pieces())
     for (int64_t i = 0; i < p.master.elements(); ++i)
-      result.weights[static_cast<size_t>(p.id * kRows * kIn + i)] = p.master.ptr<double>()[i];
+      result.weights[static_cast<size_t>(p.id * kPartRows * kIn + i)] = p.master.ptr<double>()[i];
   result.dx.assign(dx.ptr<double>(), dx.ptr<double>() + dx.elements());
   return result;
 }
@@ -96,13 +99,13 @@ bool stays(const Values& w, size_t i) {
 
 /// dy, (tokens, out), with columns of matrix `part` pruned.
 Values pruned(Values dy, int64_t step, int64_t part) {
-  const int64_t calls = (kRows + 3) / 4;
+  const int64_t calls = (kPartRows + 3) / 4;
   for (int64_t row = 0; row < kTokens; row += 2)
-    for (int64_t c = 0; c < kRows; ++c) {
-      double &a = dy[static_cast<size_t>(row * kOut + part * kRows + c)],
-             &b = dy[static_cast<size_t>((row + 1) * kOut + part * kRows + c)];
+    for (int64_t c = 0; c < kPartRows; ++c) {
+      double &a = dy[static_cast<size_t>(row * kOut + part * kPartRows + c)],
+             &b = dy[static_cast<size_t>((row + 1) * kOut + part * kPartRows + c)];
       const uint64_t stream = hash_name(kNames[static_cast<size_t>(part)] + ".output_gradient");
-      const int64_t call = (sample(step, row) * kSeq + row % kSeq) * calls + c / 4;
+      const int64_t call = (sample_at(step, row) * kSampleTokens + row % kSampleTokens) * calls + c / 4;
       const double u = to_uniform(philox(kSeed, stream, static_cast<uint64_t>(call)).v[c % 4]);
       const double sum = std::abs(a) + std::abs(b);
       const bool first = u * sum < std::abs(a);
@@ -117,8 +120,8 @@ Values pruned(Values dy, int64_t step, int64_t part) {
 Updated reference(Values w, bool moving, const std::vector<bool>& sparse) {
   Updated result;
   std::vector<bool> kept(w.size(), true);
-  for (int64_t n = 1; n <= kSteps; ++n) {
-    const auto matrix = [](size_t i) { return i / static_cast<size_t>(kRows * kIn); };
+  for (int64_t n = 1; n <= kUpdates; ++n) {
+    const auto matrix = [](size_t i) { return i / static_cast<size_t>(kPartRows * kIn); };
     const auto choose = [&] {
       for (size_t i = 0; i < w.size(); ++i) kept[i] = !sparse[matrix(i)] || stays(w, i);
     };
@@ -147,7 +150,7 @@ Updated reference(Values w, bool moving, const std::vector<bool>& sparse) {
 }
 
 /// Weights before the first update.
-Values initial() {
+Values initial_weights() {
   Values w(kOut * kIn);
   ParameterStore store;
   const GroupSet alone;
@@ -158,17 +161,9 @@ Values initial() {
   store.allocate(*compute, arena, alone.groups(), layout);
   store.initialize(1);
   for (int id = 0; id < 2; ++id)
-    for (int64_t i = 0; i < kRows * kIn; ++i)
-      w[static_cast<size_t>(id * kRows * kIn + i)] = store.value(id).ptr<double>()[i];
+    for (int64_t i = 0; i < kPartRows * kIn; ++i)
+      w[static_cast<size_t>(id * kPartRows * kIn + i)] = store.value(id).ptr<double>()[i];
   return w;
-}
-
-/// The largest difference.
-double apart(const Values& a, const Values& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-  return most;
 }
 
 }  // namespace
@@ -181,11 +176,11 @@ TEST_CASE("three updates from pruned output gradients are those of loops in doub
       SparsitySettings sparsity{.match = {both ? "*" : "*.up.*"}, .at_step = 1};
       sparsity.mask_interval = moving;
       sparsity.masked_decay = 0;
-      const Updated dense = train(sparsity);
+      const Updated dense = train_sparse(sparsity);
       sparsity.gradient_estimator = GradientEstimator::mvue;
-      const Updated got = train(sparsity), want = reference(initial(), moving, {both, true});
-      CHECK(apart(got.weights, want.weights) < 1e-14);
-      CHECK(apart(got.dx, want.dx) < 1e-14);
-      CHECK(apart(got.weights, dense.weights) > 1e-3);
+      const Updated got = train_sparse(sparsity), want = reference(initial_weights(), moving, {both, true});
+      CHECK(largest_difference(got.weights, want.weights) < 1e-14);
+      CHECK(largest_difference(got.dx, want.dx) < 1e-14);
+      CHECK(largest_difference(got.weights, dense.weights) > 1e-3);
     }
 }

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "tests/models/differences.h"
 #include "tests/models/hf_golden.h"
 #include "tests/support/tiny_job.h"
 
@@ -17,7 +18,7 @@ struct StableRun {
   std::vector<int32_t> token_experts;        ///< (layers, vocabulary, k) after the last step
 };
 
-StableRun train(const HfGolden& g, int64_t freeze_step) {
+StableRun train_stable_moe(const HfGolden& g, int64_t freeze_step) {
   const std::vector<int64_t> all = g.file.find("tokens")->shape;  // (steps, batch, seq)
   ProgramOptions o;
   o.model = g.model;
@@ -61,22 +62,15 @@ StableRun train(const HfGolden& g, int64_t freeze_step) {
   return out;
 }
 
-double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-  return most;
-}
-
 }  // namespace
 
 TEST_CASE("a frozen router: losses of 20 steps are those of a program of PyTorch") {
   const HfGolden g("hf_olmoe_stable");
   const auto losses = g.read<double>("losses"), distillation = g.read<double>("distillation");
   const auto freeze_step = static_cast<int64_t>(g.number("freeze_step"));
-  const StableRun r = train(g, freeze_step);
-  CHECK(apart(r.losses, losses) < 1e-10);
-  CHECK(apart(r.distillation, distillation) < 1e-10);
+  const StableRun r = train_stable_moe(g, freeze_step);
+  CHECK(largest_difference(r.losses, losses) < 1e-10);
+  CHECK(largest_difference(r.distillation, distillation) < 1e-10);
   const auto frozen = static_cast<size_t>(freeze_step - 1);
   CHECK(std::all_of(distillation.begin(), distillation.begin() + static_cast<int64_t>(frozen),
                     [](double d) { return d > 3; }));
@@ -85,6 +79,6 @@ TEST_CASE("a frozen router: losses of 20 steps are those of a program of PyTorch
   // PyTorch's experts of a token id come in another order where scores are equal; none are here.
   CHECK(r.token_experts == g.read<int32_t>("token_experts"));
   // Negative controls: frozen a step later, and never.
-  CHECK(apart(train(g, freeze_step + 1).losses, losses) > 1e-4);
-  CHECK(apart(train(g, 1000).losses, losses) > 1e-4);
+  CHECK(largest_difference(train_stable_moe(g, freeze_step + 1).losses, losses) > 1e-4);
+  CHECK(largest_difference(train_stable_moe(g, 1000).losses, losses) > 1e-4);
 }

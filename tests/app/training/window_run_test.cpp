@@ -1,4 +1,6 @@
 // data.shuffle_window: a run trains while its later token files are made.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

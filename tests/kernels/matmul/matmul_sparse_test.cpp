@@ -33,12 +33,12 @@ Guarded<float> matrix(int64_t rows, int64_t cols, Zeros zeros) {
   return w;
 }
 
-struct Case {
+struct SparseCase {
   int64_t m, n, k;
   bool trans_b, accumulate, bias;
 };
 
-Guarded<float> product(const Case& c, Guarded<float>& a, Guarded<float>& b, bool sparse) {
+Guarded<float> product(const SparseCase& c, Guarded<float>& a, Guarded<float>& b, bool sparse) {
   auto bias = random_array<float>(c.n, 3);
   Guarded<float> out = random_array<float>(c.m * c.n, 4);
   auto stream = make_inline_stream("compute");
@@ -61,7 +61,8 @@ TEST_CASE("matmuls that skip zeros have the bits of those that multiply all") {
       for (const bool trans : {false, true})
         for (const auto& [accumulate, bias] :
              std::vector<std::pair<bool, bool>>{{false, false}, {true, false}, {false, true}}) {
-          const Case c{.m = m, .n = n, .k = k, .trans_b = trans, .accumulate = accumulate, .bias = bias};
+          const SparseCase c{
+              .m = m, .n = n, .k = k, .trans_b = trans, .accumulate = accumulate, .bias = bias};
           INFO(m << "x" << n << "x" << k << (trans ? " b^T" : "") << (accumulate ? " +=" : "")
                  << (bias ? " bias" : "") << ", zeros " << static_cast<int>(zeros));
           auto a = random_array<float>(m * k, 1);

@@ -18,14 +18,14 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct DenseCase {
   int64_t m, n, k;
   bool trans_a = false, trans_b = false, accumulate = false, bias = false;
 };
 
 /// In: type of a and b; Out: type of the result.
 template <class In, class Out>
-void check_case(const Case& c, double allowed) {
+void check_case(const DenseCase& c, double allowed) {
   auto a = random_array<In>(c.m * c.k, 1), b = random_array<In>(c.k * c.n, 2);
   auto bias = random_array<Out>(c.n, 3);
   const auto old = random_array<Out>(c.m * c.n, 4);

@@ -7,9 +7,11 @@
 #include "runtime/machines/machine_profile.h"
 #include "runtime/plan/make_plan.h"
 #include "runtime/plan/plan_print.h"
+#include "tests/support/occurrences.h"
 
 using namespace ltrain;
 using Catch::Contains;
+using ltrain::test::occurrences;
 
 namespace {
 
@@ -33,12 +35,6 @@ double sum(const std::vector<double>& of) {
   double total = 0;
   for (double v : of) total += v;
   return total;
-}
-
-size_t count(const std::string& text, const std::string& what) {
-  size_t n = 0;
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
 }
 
 struct Drawing {
@@ -65,7 +61,7 @@ TEST_CASE("bars of memory add up to the bytes of the plan") {
     for (const RankPlan& r : d.plan.ranks) bytes += r.total_bytes + r.host_bytes;
     const std::string svg = memory_svg(d.plan);
     CHECK(static_cast<int64_t>(sum(values(svg, "data-bytes"))) == bytes);
-    CHECK(count(svg, "#c00000") >= d.plan.ranks.size());  // memory of a card
+    CHECK(occurrences(svg, "#c00000") >= d.plan.ranks.size());  // memory of a card
   }
 }
 
@@ -142,7 +138,7 @@ TEST_CASE("a drawing of a search has every layout that was tried, and numbers th
   CHECK(result.tried.size() >= 3);
   CHECK(result.tried[0].step_seconds == Approx(result.found[0].plan.step_seconds()).epsilon(1e-9));
   const std::string svg = search_svg(result, load({}), limits);
-  CHECK(count(svg, "<circle") == result.tried.size() + 3);
+  CHECK(occurrences(svg, "<circle") == result.tried.size() + 3);
   for (const char* number : {"1", "2", "3"})
     CHECK_THAT(svg, Contains(std::string("data-layout=\"") + number + "\""));
 }
@@ -155,12 +151,12 @@ TEST_CASE("a page asks no other host, runs no scripts, and escapes what the reci
   CHECK(names == std::vector<std::string>{"memory", "timeline", "detail", "schedule", "map"});
   const std::string page = html_page("<script>alert('a & b')</script>", plan_lead(d.plan), pictures,
                                      plan_text(d.plan, d.recipe, &d.map));
-  CHECK(count(page, "<script") == 0);
+  CHECK(occurrences(page, "<script") == 0);
   CHECK_THAT(page, Contains("&lt;script&gt;alert('a &amp; b')&lt;/script&gt;"));
-  CHECK(count(page, "http") ==
-        1 + count(page, "<svg xmlns=\"http://www.w3.org/2000/svg\""));  // and http-equiv
+  CHECK(occurrences(page, "http") ==
+        1 + occurrences(page, "<svg xmlns=\"http://www.w3.org/2000/svg\""));  // and http-equiv
   for (const char* attribute : {" src=", "url(", "@import", "<link", "<iframe"})
-    CHECK(count(page, attribute) == 0);
+    CHECK(occurrences(page, attribute) == 0);
   CHECK_THAT(page, Contains("default-src 'none'") && Contains("fits: a rank needs"));
-  CHECK(count(page, "<h2 id=") == pictures.size() + 1);
+  CHECK(occurrences(page, "<h2 id=") == pictures.size() + 1);
 }

@@ -5,10 +5,12 @@
 #include <cmath>
 
 #include "planner/report/expert_pictures.h"
+#include "tests/support/occurrences.h"
 #include "tests/support/run_of_losses.h"
 
 using namespace ltrain;
 using Catch::Contains;
+using ltrain::test::occurrences;
 
 namespace {
 
@@ -21,12 +23,6 @@ RunReport run(const std::string& path, const std::vector<double>& losses) {
   return r;
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 std::vector<std::string> names(const std::vector<Picture>& pictures) {
   std::vector<std::string> out;
   for (const Picture& p : pictures) out.push_back(p.name);
@@ -37,7 +33,7 @@ std::vector<std::string> names(const std::vector<Picture>& pictures) {
 
 TEST_CASE("a drawing of runs has a line for each and their names, and none for losses that are not finite",
           "[telemetry]") {
-  const auto lines = [](const std::string& svg) { return count(svg, "stroke-width=\"1.6\""); };
+  const auto lines = [](const std::string& svg) { return occurrences(svg, "stroke-width=\"1.6\""); };
   const std::string svg = loss_svg({run("runs/a", {4, 3, 2}), run("runs/<b>", {4, 3})});
   CHECK_THAT(svg,
              Contains("runs/a") && Contains("runs/&lt;b&gt;") && Contains("held-out loss 2.2500 at step 3"));
@@ -51,9 +47,9 @@ TEST_CASE("the page of a run shows parts of a step, events and experts, where th
   RunReport r = run("runs/a", {4, 3, 2});
   CHECK(names(run_pictures({r})) == std::vector<std::string>{"loss", "step"});
   const std::string parts = step_time_svg(r);
-  CHECK(count(parts, "data-part=\"own work\" data-ms=\"5\"") == 3);
-  CHECK(count(parts, "data-part=\"data\" data-ms=\"2\"") == 3);
-  CHECK(count(parts, "data-part=\"dp\" data-ms=\"3\"") == 3);
+  CHECK(occurrences(parts, "data-part=\"own work\" data-ms=\"5\"") == 3);
+  CHECK(occurrences(parts, "data-part=\"data\" data-ms=\"2\"") == 3);
+  CHECK(occurrences(parts, "data-part=\"dp\" data-ms=\"3\"") == 3);
 
   r.events.push_back({2, "restart 1, 1 step is lost: rank <1> died"});
   CHECK_THAT(loss_svg({r}), Contains("rank &lt;1&gt; died"));
@@ -71,21 +67,21 @@ TEST_CASE("the page of a run shows parts of a step, events and experts, where th
         std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts", "load", "drops"});
   CHECK(names(run_pictures({r, r})) == std::vector<std::string>{"loss", "norm", "speed", "memory"});
   const std::string map = expert_map_svg(r);
-  CHECK(count(map, "data-layer=\"1\" data-evenness=\"1\"") == 2);
-  CHECK(count(map, "data-layer=\"1\" data-evenness=\"0.25\"") == 1);
-  CHECK(count(map, "data-layer=\"0\"") == 0);
+  CHECK(occurrences(map, "data-layer=\"1\" data-evenness=\"1\"") == 2);
+  CHECK(occurrences(map, "data-layer=\"1\" data-evenness=\"0.25\"") == 1);
+  CHECK(occurrences(map, "data-layer=\"0\"") == 0);
   CHECK_THAT(map, Contains("layer 1, steps 3 to 3: evenness 0.250, drops 12.50 %"));
   const std::string drops = drop_map_svg(r);
-  CHECK(count(drops, "data-layer=\"1\" data-drops=\"0.125\"") == 3);
-  CHECK(count(drops, "data-layer=\"0\"") == 0);
+  CHECK(occurrences(drops, "data-layer=\"1\" data-drops=\"0.125\"") == 3);
+  CHECK(occurrences(drops, "data-layer=\"0\"") == 0);
   r.stretches[1].layers[1].churn.add(0.25);  // probes of one stretch
   CHECK(names(run_pictures({r})).back() == "churn");
-  CHECK(count(churn_map_svg(r), "data-churn=") == 1);
+  CHECK(occurrences(churn_map_svg(r), "data-churn=") == 1);
   CHECK_THAT(churn_map_svg(r), Contains("layer 1, steps 2 to 2: churn 0.250") &&
                                    Contains("fill=\"#d18181\"") && Contains("data-churn=\"0.25\""));
   const std::string load = load_map_svg(r, 1);
-  CHECK(count(load, "data-expert=\"0\" data-share=\"0.75\"") == 3);
-  CHECK(count(load, "data-expert=\"1\" data-share=\"0.25\"") == 3);
+  CHECK(occurrences(load, "data-expert=\"0\" data-share=\"0.75\"") == 3);
+  CHECK(occurrences(load, "data-expert=\"1\" data-share=\"0.25\"") == 3);
   CHECK(names(run_pictures({r}, 0)) ==  // a dense layer has no experts
         std::vector<std::string>{"loss", "norm", "speed", "memory", "step", "experts", "drops", "churn"});
   CHECK_THAT(run_lead(r)[1], Contains("1.000 GiB of 1.250 planned"));

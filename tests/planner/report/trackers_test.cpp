@@ -9,6 +9,7 @@
 #include "planner/report/mlflow_run.h"
 #include "planner/report/run_history.h"
 #include "planner/report/wandb_run.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
@@ -20,10 +21,6 @@ namespace {
 void write(const std::string& path, const std::string& text) {
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::binary) << text;
-}
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 /// A run of three steps out of `train_steps`, with a setting of `long_text` letters.
@@ -111,7 +108,7 @@ TEST_CASE("a run for Weights & Biases has whole records, also across blocks", "[
   for (const size_t letters : {0, 32700, 32758, 100000}) {
     const std::string run = run_in(dir.path(), 3, letters);
     const std::string offline = write_wandb_run(run, to, "a project");
-    const std::vector<std::string> all = records(read(wandb_file(offline)));
+    const std::vector<std::string> all = records(test::read_file(wandb_file(offline)));
     INFO("letters: " << letters);
     REQUIRE(all.size() == 7);  // header, run, three steps, summary, end
     CHECK_THAT(all[1], Contains("a project") && Contains("{\"train_steps\":3}") &&
@@ -127,12 +124,12 @@ TEST_CASE("a run that goes on has no end for Weights & Biases, and is uploaded a
   const test::TemporaryFolder dir;
   const std::string to = dir.path() + "/wandb", run = run_in(dir.path(), 4);
   const std::string file = wandb_file(write_wandb_run(run, to, "p"));
-  CHECK(records(read(file)).size() == 6);
+  CHECK(records(test::read_file(file)).size() == 6);
   write(file + ".synced", "");
   write(file + ".syncstate", "");
   std::ofstream(run + "/metrics.jsonl", std::ios::app) << "{\"step\":4,\"lm_loss\":1}\n";
   CHECK(wandb_file(write_wandb_run(run, to, "p")) == file);
-  CHECK(records(read(file)).size() == 8);
+  CHECK(records(test::read_file(file)).size() == 8);
   CHECK_FALSE(fs::exists(file + ".synced"));
   CHECK_FALSE(fs::exists(file + ".syncstate"));
 }
@@ -144,19 +141,21 @@ TEST_CASE("a run in MLflow's store has a file for each number and setting", "[te
   for (int twice = 0; twice < 2; ++twice) write_mlflow_run(run, to, "an experiment");
   std::vector<fs::path> experiments{fs::directory_iterator(to), {}};
   REQUIRE(experiments.size() == 1);
-  CHECK_THAT(read(experiments[0] / "meta.yaml"), Contains("name: \"an experiment\""));
+  CHECK_THAT(test::read_file(experiments[0] / "meta.yaml"), Contains("name: \"an experiment\""));
   const fs::path of_run = experiments[0] / tracked.id();
   const auto line = [&](double seconds, const char* value, int step) {
     return fmt::format("{} {} {}\n", tracked.started * 1000 + static_cast<int64_t>(seconds * 1e3), value,
                        step);
   };
-  CHECK(read(of_run / "metrics/lm_loss") == line(0.5, "2.5", 1) + line(0.75, "nan", 2) + line(1, "2", 3));
-  CHECK(read(of_run / "metrics/eval_loss/held_out") == line(0.75, "2", 2));
-  CHECK(read(of_run / "params/train.train_steps") == "4");
+  CHECK(test::read_file(of_run / "metrics/lm_loss") ==
+        line(0.5, "2.5", 1) + line(0.75, "nan", 2) + line(1, "2", 3));
+  CHECK(test::read_file(of_run / "metrics/eval_loss/held_out") == line(0.75, "2", 2));
+  CHECK(test::read_file(of_run / "params/train.train_steps") == "4");
   CHECK_FALSE(fs::exists(of_run / "params/telemetry.on_end"));
-  CHECK_THAT(read(of_run / "meta.yaml"), Contains("status: 1\n") && Contains("end_time: null"));
+  CHECK_THAT(test::read_file(of_run / "meta.yaml"), Contains("status: 1\n") && Contains("end_time: null"));
   write(run + "/recipe.yaml", "name: a.run\ntrain: {train_steps: 3}\n");
   fs::last_write_time(run + "/recipe.yaml", fs::file_time_type::clock::now());
   write_mlflow_run(run, to, "an experiment");
-  CHECK_THAT(read(experiments[0] / read_tracked_run(run).id() / "meta.yaml"), Contains("status: 3\n"));
+  CHECK_THAT(test::read_file(experiments[0] / read_tracked_run(run).id() / "meta.yaml"),
+             Contains("status: 3\n"));
 }

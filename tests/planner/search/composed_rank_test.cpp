@@ -14,14 +14,14 @@ using namespace ltrain;
 
 namespace {
 
-const std::string kDense =
+const std::string kSmallDense =
     "name: tiny\ndevice: cuda\nprecision: bf16\n"
     "model: {architecture: llama, vocab_size: 4096, hidden_size: 256, intermediate_size: 512, "
     "num_hidden_layers: 8, num_attention_heads: 8, num_key_value_heads: 4, max_position_embeddings: 512, "
     "tie_word_embeddings: true}\n"
     "data: {seq_length: 512, eval: [{path: held-out}]}\n"
     "train: {global_batch_size: 64, train_steps: 10, eval_interval: 5, eval_steps: 1}\n";
-const std::string kMoe =
+const std::string kSmallMoe =
     "name: tiny\ndevice: cuda\nprecision: bf16\n"
     "model: {architecture: mixtral, vocab_size: 4096, hidden_size: 256, intermediate_size: 512, "
     "num_hidden_layers: 4, num_attention_heads: 8, num_key_value_heads: 4, max_position_embeddings: 512, "
@@ -89,12 +89,12 @@ void check_replayed(const RankPlan& a, const RankPlan& whole) {
 
 TEST_CASE("a rank that is composed of its first micro-batches has the bytes and the time of the whole pass",
           "[search][repeats]") {
-  const auto [text, extra] =
-      GENERATE(table<std::string, std::string>({{kDense, "parallel.pipeline=2"},
-                                                {kDense, "optimizer.kind=sophia"},  // steps of two passes
-                                                {kDense, "offload.activations.device=cpu"},
-                                                {kDense, "optimizer.grad_dtype=bf16"},
-                                                {kMoe, "parallel.pipeline=2"}}));
+  const auto [text, extra] = GENERATE(
+      table<std::string, std::string>({{kSmallDense, "parallel.pipeline=2"},
+                                       {kSmallDense, "optimizer.kind=sophia"},  // steps of two passes
+                                       {kSmallDense, "offload.activations.device=cpu"},
+                                       {kSmallDense, "optimizer.grad_dtype=bf16"},
+                                       {kSmallMoe, "parallel.pipeline=2"}}));
   // Pairs of actions are not repeated.
   const std::string turns = extra == "parallel.pipeline=2" ? "off" : "auto";
   const Recipe given =

@@ -1,10 +1,10 @@
 // Runs as Weights & Biases and MLflow take them. scripts/compare.sh trackers has their own clients read them.
+#include <fmt/format.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "planner/report/mlflow_run.h"
 #include "planner/report/run_history.h"

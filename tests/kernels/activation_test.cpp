@@ -20,7 +20,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 37}, {7, 8}, {130, 19}, {64, 64}};
+constexpr std::pair<int64_t, int64_t> kMatrixShapes[] = {{1, 1}, {1, 37}, {7, 8}, {130, 19}, {64, 64}};
 
 /// Result of a gated activation, and its slopes with respect to gate and input.
 struct Gated {
@@ -49,7 +49,7 @@ auto in_form(GeluForm form, const std::vector<std::pair<const char*, F*>>& kerne
 
 template <class Kernels, class BackwardKernels>
 void check_gated(Gate gate, const Kernels& forwards, const BackwardKernels& backwards, double size = 4) {
-  for (const auto& [rows, cols] : kShapes)
+  for (const auto& [rows, cols] : kMatrixShapes)
     each_float([&, rows = rows, cols = cols]<class T>() {
       const auto gate_up = random_array<T>(rows * 2 * cols, 1, size);
       const auto dy = random_array<T>(rows * cols, 2);
@@ -185,7 +185,7 @@ TEST_CASE("gelu equals its double reference in both forms, forward and backward"
 }
 
 TEST_CASE("gelu's gradient with the sums of its columns has the bits of both apart") {
-  for (const auto& [rows, cols] : kShapes)
+  for (const auto& [rows, cols] : kMatrixShapes)
     for (const GeluForm form : {GeluForm::tanh, GeluForm::erf})
       each_float([&, rows = rows, cols = cols]<class T>() {
         using A = compute_t<T>;

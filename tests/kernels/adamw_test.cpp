@@ -10,7 +10,7 @@ using namespace ltrain::test;
 namespace {
 
 /// PyTorch's torch.optim.AdamW, step by step, in double.
-struct Reference {
+struct AdamwReference {
   std::vector<double> w, m, v;
   void step(const std::vector<double>& grad, bool decay, const OptimizerStep& a) {
     const double c1 = 1 - std::pow(a.beta1, static_cast<double>(a.step)),
@@ -26,7 +26,7 @@ struct Reference {
 };
 
 template <class A, class L>
-void check_case(int64_t n, bool decay, bool low) {
+void check_adamw(int64_t n, bool decay, bool low) {
   for (const auto& [isa, f] : BOTH_ISAS(adamw_cpu)) {
     INFO(isa << " n " << n << (decay ? " decay" : "") << (low ? " low" : ""));
     std::array<std::string, 4> bits;
@@ -34,7 +34,7 @@ void check_case(int64_t n, bool decay, bool low) {
       with_threads(threads, [&] {
         Guarded<A> w = random_array<A>(n, 1), m = random_array<A>(n, 2, 0), v = random_array<A>(n, 3, 0);
         Guarded<L> copy(n);
-        Reference want{doubles(w), doubles(m), doubles(v)};
+        AdamwReference want{doubles(w), doubles(m), doubles(v)};
         for (int step = 1; step <= 4; ++step) {
           OptimizerStep args;
           args.lr = 1e-2 / step, args.weight_decay = 0.1, args.grad_scale = 0.7, args.step = step;
@@ -63,9 +63,9 @@ TEST_CASE("AdamW equals PyTorch's formula in double over four steps") {
   for (int64_t n : {1, 17, 16385, 40001})
     for (bool decay : {false, true})
       for (bool low : {false, true}) {
-        check_case<float, bf16>(n, decay, low);
-        check_case<float, f16>(n, decay, low);
-        check_case<double, bf16>(n, decay, low);
+        check_adamw<float, bf16>(n, decay, low);
+        check_adamw<float, f16>(n, decay, low);
+        check_adamw<double, bf16>(n, decay, low);
       }
 }
 

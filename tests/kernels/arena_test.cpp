@@ -50,7 +50,7 @@ struct Live {
   unsigned char mark;
 };
 
-int64_t rounded(int64_t bytes) { return std::max<int64_t>(64, (bytes + 63) / 64 * 64); }
+int64_t rounded_up(int64_t bytes) { return std::max<int64_t>(64, (bytes + 63) / 64 * 64); }
 
 }  // namespace
 
@@ -69,7 +69,7 @@ TEST_CASE("the arena places as a naive model does, nothing overlaps, meta agrees
         const DType type = r.v[3] % 2 ? DType::f32 : DType::bf16;
         Live one;
         one.bytes = elements * dtype_size(type);
-        one.offset = model.allocate(rounded(one.bytes));
+        one.offset = model.allocate(rounded_up(one.bytes));
         one.cpu = arena.allocate(MemoryKind::activations, "x", type, {elements});
         one.meta = meta.allocate(MemoryKind::activations, "x", type, {elements});
         if (!base) base = static_cast<char*>(one.cpu.data) - one.offset;

@@ -9,15 +9,15 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct BlockCase {
   AttentionShape shape;
   double dropout = 0;
   std::vector<int32_t> documents;  // (batch, seq) or empty
   std::vector<int64_t> samples;
 };
 
-Case make_case(const AttentionShape& shape, double dropout, bool documents) {
-  Case c{shape, dropout, {}, {}};
+BlockCase make_case(const AttentionShape& shape, double dropout, bool documents) {
+  BlockCase c{shape, dropout, {}, {}};
   for (int64_t b = 0; b < shape.batch; ++b) {
     c.samples.push_back(77 * b + 5);
     int32_t start = 0;
@@ -32,10 +32,10 @@ Case make_case(const AttentionShape& shape, double dropout, bool documents) {
 
 /// The whole sequence in double. q, k, v, dout: (batch, seq, heads, head_dim).
 struct Whole {
-  Case c;
+  BlockCase c;
   std::vector<double> q, k, v, dout;
 
-  explicit Whole(const Case& from) : c(from) {
+  explicit Whole(const BlockCase& from) : c(from) {
     const AttentionShape& a = c.shape;
     const auto fill = [&](int64_t heads, uint64_t stream) {
       std::vector<double> x(a.batch * a.seq * heads * a.head_dim);
@@ -130,10 +130,10 @@ Guarded<T> cut(const std::vector<double>& x, const Positions& p, int64_t batch, 
   return out;
 }
 
-struct Drop {
+struct BlockDropout {
   Guarded<int64_t> samples;
   Dropout dropout;
-  explicit Drop(const Case& c) : samples(static_cast<int64_t>(c.samples.size())) {
+  explicit BlockDropout(const BlockCase& c) : samples(static_cast<int64_t>(c.samples.size())) {
     for (int64_t i = 0; i < samples.size(); ++i) samples[i] = c.samples[i];
     dropout.p = c.dropout, dropout.seed = 11, dropout.stream = 22;
     dropout.sample_index = tensor_of(samples, {samples.size()});
@@ -160,7 +160,7 @@ struct Part {
 };
 
 template <class T>
-AttentionBlock block_of(const Case& c, Part<T>& queries, Part<T>& keys, const Drop& drop,
+AttentionBlock block_of(const BlockCase& c, Part<T>& queries, Part<T>& keys, const BlockDropout& drop,
                         Guarded<int32_t>& documents) {
   const AttentionShape& a = c.shape;
   const int64_t q_rows = a.batch * queries.at.rows, k_rows = a.batch * keys.at.rows;
@@ -176,7 +176,7 @@ AttentionBlock block_of(const Case& c, Part<T>& queries, Part<T>& keys, const Dr
   return b;
 }
 
-Guarded<int32_t> document_array(const Case& c) {
+Guarded<int32_t> document_array(const BlockCase& c) {
   Guarded<int32_t> d(static_cast<int64_t>(c.documents.size()));
   for (int64_t i = 0; i < d.size(); ++i) d[i] = c.documents[i];
   return d;
@@ -191,8 +191,8 @@ std::vector<Positions> zig_zag(int64_t seq, int ranks) {
 }
 
 /// Out and lse of `queries` over the keys of `keys`, as the reference has them.
-void expected(const Whole& w, const Positions& queries, const Positions& keys, std::vector<double>& out,
-              std::vector<double>& lse) {
+void expected_block(const Whole& w, const Positions& queries, const Positions& keys, std::vector<double>& out,
+                    std::vector<double>& lse) {
   const AttentionShape& a = w.c.shape;
   out.assign(a.batch * queries.rows * a.heads * a.head_dim, 0);
   lse.assign(a.batch * a.heads * queries.rows, 0);
@@ -203,7 +203,7 @@ void expected(const Whole& w, const Positions& queries, const Positions& keys, s
             b, h, queries.at(r), keys, out.data() + ((b * queries.rows + r) * a.heads + h) * a.head_dim);
 }
 
-const AttentionShape kShapes[] = {{2, 24, 4, 2, 8}, {1, 272, 2, 1, 20}, {1, 264, 2, 2, 8, 3, 6}};
+const AttentionShape kAttentionShapes[] = {{2, 24, 4, 2, 8}, {1, 272, 2, 1, 20}, {1, 264, 2, 2, 8, 3, 6}};
 
 double error(const Guarded<double>& got, const std::vector<double>& want) { return worst_error(got, want); }
 
@@ -211,11 +211,11 @@ double error(const Guarded<double>& got, const std::vector<double>& want) { retu
 
 TEST_CASE("one block of attention equals the reference over its keys alone") {
   auto stream = make_inline_stream("test");
-  for (const AttentionShape& shape : kShapes)
+  for (const AttentionShape& shape : kAttentionShapes)
     for (double p : {0.0, 0.3})
       for (bool packed : {false, true}) {
         const Whole w(make_case(shape, p, packed));
-        const Drop drop(w.c);
+        const BlockDropout drop(w.c);
         auto documents = document_array(w.c);
         std::vector<Positions> parts = zig_zag(shape.seq, 2);
         parts.push_back(Positions::run(5, 11, shape.seq));
@@ -234,7 +234,7 @@ TEST_CASE("one block of attention equals the reference over its keys alone") {
                 tensor_of(lse, {shape.batch, shape.heads, queries.rows}),
                 block_of(w.c, q, k, drop, documents));
             std::vector<double> want_out, want_lse;
-            expected(w, queries, keys, want_out, want_lse);
+            expected_block(w, queries, keys, want_out, want_lse);
             REQUIRE(out.intact());
             REQUIRE(lse.intact());
             REQUIRE(error(out, want_out) < 1e-12);
@@ -251,12 +251,12 @@ TEST_CASE("one block of attention equals the reference over its keys alone") {
 
 TEST_CASE("merged blocks equal attention over the whole, backward included") {
   auto stream = make_inline_stream("test");
-  for (const AttentionShape& shape : kShapes)
+  for (const AttentionShape& shape : kAttentionShapes)
     for (double p : {0.0, 0.3})
       for (bool packed : {false, true})
         for (int ranks : {2, 4}) {
           const Whole w(make_case(shape, p, packed));
-          const Drop drop(w.c);
+          const BlockDropout drop(w.c);
           auto documents = document_array(w.c);
           const auto cuts = zig_zag(shape.seq, ranks);
           std::vector<Part<double>> parts;
@@ -284,7 +284,7 @@ TEST_CASE("merged blocks equal attention over the whole, backward included") {
               if (t) merge_attention(*stream, o, l, ob, lb);
             }
             std::vector<double> want_out, want_lse;
-            expected(w, cuts[r], shape.seq, want_out, want_lse);
+            expected_block(w, cuts[r], shape.seq, want_out, want_lse);
             REQUIRE(error(out, want_out) < 1e-12);
             REQUIRE(error(lse, want_lse) < 1e-12);
             for (int t = 0; t < ranks; ++t) {
@@ -319,7 +319,7 @@ TEST_CASE("with values of one, every output is one, over any blocks") {
   const AttentionShape shape{1, 160, 2, 1, 8};
   Whole w(make_case(shape, 0, true));
   std::fill(w.v.begin(), w.v.end(), 1.0);
-  const Drop drop(w.c);
+  const BlockDropout drop(w.c);
   auto documents = document_array(w.c);
   const auto cuts = zig_zag(shape.seq, 4);
   std::vector<Part<float>> parts;
@@ -341,7 +341,7 @@ TEST_CASE("a bf16 block may leave its output and gradients in f32, to be summed"
   auto stream = make_inline_stream("test");
   const AttentionShape shape{1, 72, 2, 1, 16};
   const Whole w(make_case(shape, 0, false));
-  const Drop drop(w.c);
+  const BlockDropout drop(w.c);
   auto documents = document_array(w.c);
   Part<bf16> all(w, shape.seq);
   const AttentionBlock b = block_of(w.c, all, all, drop, documents);

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kKeys = 5;
 
 /// Attention of a row and a head to keys of its own, from the softmax's definition.
-struct Row {
+struct AttentionRow {
   std::vector<double> scores, values;  // (kKeys), (kKeys, head_dim)
   double sink = 0;
   std::vector<double> out(bool with_sink, int64_t head_dim, double* lse) const {
@@ -24,9 +24,9 @@ struct Row {
   }
 };
 
-struct Reference {
+struct SinksReference {
   SinkShape shape;
-  std::vector<Row> rows;                                     // indexed by row and head
+  std::vector<AttentionRow> rows;                            // indexed by row and head
   std::vector<double> before, lse_before, after, lse_after;  // the op's results
   std::vector<double> dsinks;
 
@@ -37,7 +37,7 @@ struct Reference {
     return std::exp(lse_before[at] - lse_after[at]);
   }
 
-  Reference(SinkShape p, const std::vector<double>& sinks, const std::vector<double>& dout) : shape(p) {
+  SinksReference(SinkShape p, const std::vector<double>& sinks, const std::vector<double>& dout) : shape(p) {
     const int64_t pairs = p.batch * p.rows * p.heads;
     before.resize(pairs * p.head_dim), after.resize(pairs * p.head_dim);
     lse_before.resize(pairs), lse_after.resize(pairs);
@@ -45,7 +45,7 @@ struct Reference {
     for (int64_t n = 0; n < pairs; ++n) {
       const int64_t row = n / p.heads, h = n % p.heads,
                     at = (row / p.rows * p.heads + h) * p.rows + row % p.rows;
-      Row r;
+      AttentionRow r;
       for (int64_t k = 0; k < kKeys; ++k) r.scores.push_back(random_value(3, n * kKeys + k, 4));
       for (int64_t i = 0; i < kKeys * p.head_dim; ++i)
         r.values.push_back(random_value(4, n * kKeys * p.head_dim + i));
@@ -57,7 +57,7 @@ struct Reference {
       put(after, r.out(true, p.head_dim, &lse_after[at]));
       constexpr double kStep = 1e-5;  // central difference of the sum of dout * out
       double unused;
-      Row up = r, down = r;
+      AttentionRow up = r, down = r;
       up.sink += kStep, down.sink -= kStep;
       const auto high = up.out(true, p.head_dim, &unused), low = down.out(true, p.head_dim, &unused);
       for (int64_t c = 0; c < p.head_dim; ++c)
@@ -82,7 +82,7 @@ TEST_CASE("sinks make of attention without them the softmax that has them, and t
       using A = compute_t<T>;
       const auto sinks = random_array<T>(p.heads, 1, 5);
       const auto dout = random_array<T>(p.batch * p.rows * p.heads * p.head_dim, 2);
-      const Reference want(p, doubles(sinks), doubles(dout));
+      const SinksReference want(p, doubles(sinks), doubles(dout));
       const auto old = random_array<A>(p.heads, 6);
       for (const auto& [isa, forward] : BOTH_ISAS(attention_sinks_forward_cpu)) {
         INFO(isa << " " << p.heads << " heads of " << p.head_dim);
@@ -93,7 +93,7 @@ TEST_CASE("sinks make of attention without them the softmax that has them, and t
             auto lse = array_of<A>(want.lse_before);
             forward(dtype_of<T>::value, out.data(), lse.data(), sinks.data(), p);
             CHECK((out.intact() && lse.intact()));
-            // Reference on the rounded input; in double this is the definition.
+            // SinksReference on the rounded input; in double this is the definition.
             std::vector<double> after(want.after.size());
             const auto before = array_of<T>(want.before);
             for (size_t i = 0; i < after.size(); ++i) after[i] = as_double(before[i]) * want.share(i);
@@ -137,6 +137,6 @@ TEST_CASE("sinks make of attention without them the softmax that has them, and t
 TEST_CASE("negative control: a sink that takes no share is seen") {
   const SinkShape p{1, 2, 6, 4, false};
   const std::vector<double> sinks{1.0, -1.0}, dout(48, 1.0);
-  const Reference want(p, sinks, dout);
+  const SinksReference want(p, sinks, dout);
   CHECK(worst_error(array_of<double>(want.before), want.after) > 0.1);
 }

@@ -9,19 +9,22 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct AttentionCase {
   AttentionShape shape;
   double dropout = 0;
   std::vector<int64_t> samples;
 };
 
 /// Score by score, in double, from the definition in the header.
-struct Reference {
-  const Case& c;
+struct AttentionReference {
+  const AttentionCase& c;
   std::vector<double> qkv;
   std::vector<double> out, lse;
 
-  Reference(const Case& c_in, std::vector<double> qkv_in) : c(c_in), qkv(std::move(qkv_in)) { forward(); }
+  AttentionReference(const AttentionCase& c_in, std::vector<double> qkv_in)
+      : c(c_in), qkv(std::move(qkv_in)) {
+    forward();
+  }
 
   double q(int64_t b, int64_t h, int64_t t, int64_t i) const {
     return qkv[(b * c.shape.seq + t) * c.shape.qkv_width() + h * c.shape.head_dim + i];
@@ -120,7 +123,7 @@ std::array<AttentionSink, 3> sinks(Guarded<T>& dqkv, const AttentionShape& a) {
 }
 
 template <class T>
-void check_case(const Case& c) {
+void check_attention(const AttentionCase& c) {
   using A = compute_t<T>;
   const AttentionShape& a = c.shape;
   const int64_t rows = a.batch * a.seq, width = a.heads * (a.value_dim ? a.value_dim : a.head_dim);
@@ -132,7 +135,7 @@ void check_case(const Case& c) {
             dropout_threshold(c.dropout),
             static_cast<float>(1 / (1 - c.dropout))};
   const AttentionArgs args = fused_attention_args(dtype_of<T>::value, qkv.data(), a, drop);
-  const Reference reference(c, doubles(qkv));
+  const AttentionReference reference(c, doubles(qkv));
   const auto forwards = BOTH_ISAS(attention_forward_cpu);
   const auto backwards = BOTH_ISAS(attention_backward_cpu);
   for (size_t n = 0; n < forwards.size(); ++n) {
@@ -172,9 +175,9 @@ TEST_CASE("attention equals the score-by-score reference, forward and backward")
                                    {1, 63, 6, 2, 12},  {1, 193, 1, 1, 24}};
   for (const AttentionShape& shape : shapes)
     for (double p : {0.0, 0.3}) {
-      Case c{shape, p, {}};
+      AttentionCase c{shape, p, {}};
       for (int64_t b = 0; b < shape.batch; ++b) c.samples.push_back(1000003 * (b + 1));
-      each_float([&]<class T>() { check_case<T>(c); });
+      each_float([&]<class T>() { check_attention<T>(c); });
     }
 }
 
@@ -182,19 +185,19 @@ TEST_CASE("attention with values narrower than keys equals the score-by-score re
   for (const auto& [dim, values] : {std::pair<int64_t, int64_t>{24, 16}, {8, 7}, {12, 1}})
     for (const int64_t seq : {1, 67, 130})
       for (double p : {0.0, 0.3}) {
-        Case c{{2, seq, 4, 2, dim}, p, {1000003, 2000006}};
+        AttentionCase c{{2, seq, 4, 2, dim}, p, {1000003, 2000006}};
         c.shape.value_dim = values;
         if (seq == 67) c.shape.window = 31, c.shape.soft_cap = 0.7;
-        each_float([&]<class T>() { check_case<T>(c); });
+        each_float([&]<class T>() { check_attention<T>(c); });
       }
 }
 
 TEST_CASE("attention with a window equals the score-by-score reference, forward and backward") {
   for (const int64_t window : {1, 5, 63, 64, 65, 100, 193, 500})
     for (double p : {0.0, 0.3}) {
-      Case c{{1, 193, 2, 1, 12}, p, {1000003}};
+      AttentionCase c{{1, 193, 2, 1, 12}, p, {1000003}};
       c.shape.window = window;
-      each_float([&]<class T>() { check_case<T>(c); });
+      each_float([&]<class T>() { check_attention<T>(c); });
     }
 }
 
@@ -202,11 +205,11 @@ TEST_CASE("attention with a soft-cap and a scale of its own equals the score-by-
   for (const double soft_cap : {0.0, 0.7, 50.0})
     for (const int64_t window : {0, 65})
       for (double p : {0.0, 0.3}) {
-        Case c{{1, 130, 4, 2, 12}, p, {1000003}};
+        AttentionCase c{{1, 130, 4, 2, 12}, p, {1000003}};
         c.shape.window = window;
         c.shape.scale = 0.4;
         c.shape.soft_cap = soft_cap;
-        each_float([&]<class T>() { check_case<T>(c); });
+        each_float([&]<class T>() { check_attention<T>(c); });
       }
 }
 
@@ -215,8 +218,8 @@ TEST_CASE("attention of large scores stays finite") {
   Guarded<float> qkv(70 * 24), out(70 * 8), lse(70), dqkv(70 * 24), dout(70 * 8);
   fill_random(qkv, 7, 60);  // scores of thousands: most probabilities underflow
   fill_random(dout, 8);
-  const Case c{a, 0, {}};
-  const Reference reference(c, doubles(qkv));
+  const AttentionCase c{a, 0, {}};
+  const AttentionReference reference(c, doubles(qkv));
   for (const auto& [isa, forward] : BOTH_ISAS(attention_forward_cpu)) {
     forward(DType::f32, false, out.data(), lse.data(), fused_attention_args(DType::f32, qkv.data(), a, {}));
     CHECK(worst_error(out, reference.out) < 2e-3);

@@ -8,7 +8,7 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kRows = 13;
+constexpr int64_t kQkvRows = 13;
 constexpr double kLimit = 0.8;  // not a value of any 16-bit type
 
 /// The limit as type T has it.
@@ -44,17 +44,18 @@ TEST_CASE("clip_qkv clamps to the limit of the type, in place and with any numbe
 TEST_CASE("clip_qkv lets gradients of values pass that are below the limit, and no others") {
   const int64_t cols = 10, first = 6;
   each_float([&]<class T>() {
-    Guarded<T> y = random_array<T>(kRows * cols, 4, 2);
-    const auto dy = random_array<T>(kRows * cols, 5);
+    Guarded<T> y = random_array<T>(kQkvRows * cols, 4, 2);
+    const auto dy = random_array<T>(kQkvRows * cols, 5);
     for (const auto& [isa, forward] : BOTH_ISAS(clip_qkv_forward_cpu))
-      forward(dtype_of<T>::value, y.data(), kRows * cols, kLimit);
+      forward(dtype_of<T>::value, y.data(), kQkvRows * cols, kLimit);
     for (const auto& [isa, backward] : BOTH_ISAS(clip_values_backward_cpu)) {
       INFO(isa);
       Guarded<T> d = dy;
-      with_threads(2, [&] { backward(dtype_of<T>::value, d.data(), y.data(), kRows, cols, first, kLimit); });
+      with_threads(2,
+                   [&] { backward(dtype_of<T>::value, d.data(), y.data(), kQkvRows, cols, first, kLimit); });
       CHECK(d.intact());
       int clamped = 0, wrong = 0;
-      for (int64_t i = 0; i < kRows * cols; ++i) {
+      for (int64_t i = 0; i < kQkvRows * cols; ++i) {
         const bool stopped = i % cols >= first && std::abs(as_double(y[i])) == limit_of<T>();
         clamped += stopped;
         wrong += as_double(d[i]) != (stopped ? 0 : as_double(dy[i]));
@@ -71,24 +72,24 @@ TEST_CASE("clip_qkv finds where heads were clamped from the saved inputs of thei
     each_float([&]<class T>() {
       using A = compute_t<T>;
       const int64_t all = part.heads * part.width;
-      const auto before = random_array<T>(kRows * cols, 6), weight = random_array<T>(part.width, 7, 2);
-      const auto dy = random_array<T>(kRows * cols, 8);
+      const auto before = random_array<T>(kQkvRows * cols, 6), weight = random_array<T>(part.width, 7, 2);
+      const auto dy = random_array<T>(kQkvRows * cols, 8);
       const auto norms = BOTH_ISAS(head_norm_forward_cpu);
       const auto clips = BOTH_ISAS(clip_heads_backward_cpu);
       for (size_t k = 0; k < norms.size(); ++k) {
         INFO(norms[k].first << " " << part.heads);
-        Guarded<T> y = before, x(kRows * all);
-        Guarded<A> rstd(kRows * part.heads);
-        norms[k].second(dtype_of<T>::value, y.data(), x.data(), rstd.data(), weight.data(), kRows, cols,
+        Guarded<T> y = before, x(kQkvRows * all);
+        Guarded<A> rstd(kQkvRows * part.heads);
+        norms[k].second(dtype_of<T>::value, y.data(), x.data(), rstd.data(), weight.data(), kQkvRows, cols,
                         part);
         Guarded<T> d = dy;
         with_threads(2, [&] {
-          clips[k].second(dtype_of<T>::value, d.data(), x.data(), rstd.data(), weight.data(), kRows, cols,
+          clips[k].second(dtype_of<T>::value, d.data(), x.data(), rstd.data(), weight.data(), kQkvRows, cols,
                           part, kLimit);
         });
         CHECK(d.intact());
         int clamped = 0, wrong = 0;
-        for (int64_t i = 0; i < kRows * cols; ++i) {
+        for (int64_t i = 0; i < kQkvRows * cols; ++i) {
           const int64_t c = i % cols - part.first;
           // The gradient of torch.clamp passes at the limit itself.
           const bool stopped = c >= 0 && c < all && std::abs(as_double(y[i])) > limit_of<T>();

@@ -9,7 +9,8 @@ namespace {
 
 /// L: logits; G: gradient.
 template <class L, class G>
-void check_case(int64_t rows, int64_t vocab, bool in_place, double soft_cap = 0, double z_coeff = 0) {
+void check_cross_entropy(int64_t rows, int64_t vocab, bool in_place, double soft_cap = 0,
+                         double z_coeff = 0) {
   constexpr double kScale = 0.37;
   const auto logits = random_array<L>(rows * vocab, 1, 6);
   Guarded<int32_t> targets(rows);
@@ -78,32 +79,32 @@ void check_case(int64_t rows, int64_t vocab, bool in_place, double soft_cap = 0,
 TEST_CASE("cross entropy equals its double reference") {
   for (const auto& [rows, vocab] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 13}, {5, 257}, {33, 31}, {3, 5003}}) {
-    check_case<float, float>(rows, vocab, false);
-    check_case<float, float>(rows, vocab, true);
-    check_case<float, bf16>(rows, vocab, false);
-    check_case<double, double>(rows, vocab, false);
-    check_case<double, double>(rows, vocab, true);
+    check_cross_entropy<float, float>(rows, vocab, false);
+    check_cross_entropy<float, float>(rows, vocab, true);
+    check_cross_entropy<float, bf16>(rows, vocab, false);
+    check_cross_entropy<double, double>(rows, vocab, false);
+    check_cross_entropy<double, double>(rows, vocab, true);
   }
 }
 
 TEST_CASE("cross entropy of soft-capped logits equals its double reference") {
   for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 13}, {5, 257}, {33, 31}})
     for (const double soft_cap : {1.5, 30.0}) {
-      check_case<float, float>(rows, vocab, false, soft_cap);
-      check_case<float, float>(rows, vocab, true, soft_cap);
-      check_case<float, bf16>(rows, vocab, false, soft_cap);
-      check_case<double, double>(rows, vocab, true, soft_cap);
+      check_cross_entropy<float, float>(rows, vocab, false, soft_cap);
+      check_cross_entropy<float, float>(rows, vocab, true, soft_cap);
+      check_cross_entropy<float, bf16>(rows, vocab, false, soft_cap);
+      check_cross_entropy<double, double>(rows, vocab, true, soft_cap);
     }
 }
 
 TEST_CASE("cross entropy with a z-loss equals its double reference") {
   for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 257}, {33, 31}})
     for (const double soft_cap : {0.0, 1.5}) {
-      check_case<float, float>(rows, vocab, false, soft_cap, 0.02);
-      check_case<float, float>(rows, vocab, true, soft_cap, 0.02);
-      check_case<float, bf16>(rows, vocab, false, soft_cap, 0.02);
-      check_case<double, double>(rows, vocab, true, soft_cap, 0.02);
-      check_case<double, double>(rows, vocab, false, soft_cap, 1e-4);
+      check_cross_entropy<float, float>(rows, vocab, false, soft_cap, 0.02);
+      check_cross_entropy<float, float>(rows, vocab, true, soft_cap, 0.02);
+      check_cross_entropy<float, bf16>(rows, vocab, false, soft_cap, 0.02);
+      check_cross_entropy<double, double>(rows, vocab, true, soft_cap, 0.02);
+      check_cross_entropy<double, double>(rows, vocab, false, soft_cap, 1e-4);
     }
 }
 

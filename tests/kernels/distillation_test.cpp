@@ -46,7 +46,7 @@ std::vector<double> row_of(const Guarded<T>& x, int64_t row, int64_t vocab) {
   return out;
 }
 
-struct Case {
+struct DistillationCase {
   int64_t rows = 1, vocab = 1;
   DistillationLoss loss;
   double soft_cap = 0;
@@ -54,8 +54,8 @@ struct Case {
 
 /// Terms over all rows, and the gradient by differences of the rows' losses.
 template <class L>
-Terms expected(const Case& c, const Guarded<L>& student, const Guarded<L>& teacher,
-               const Guarded<int32_t>& targets, std::vector<double>& gradient) {
+Terms expected_terms(const DistillationCase& c, const Guarded<L>& student, const Guarded<L>& teacher,
+                     const Guarded<int32_t>& targets, std::vector<double>& gradient) {
   Terms all;
   gradient.assign(static_cast<size_t>(c.rows * c.vocab), 0);
   for (int64_t r = 0; r < c.rows; ++r) {
@@ -88,14 +88,14 @@ Guarded<int32_t> some_targets(int64_t rows, int64_t vocab) {
 }
 
 template <class L, class G>
-void check_case(const Case& c, bool in_place) {
+void check_distillation(const DistillationCase& c, bool in_place) {
   INFO(c.rows << "x" << c.vocab << " kd_ratio " << c.loss.kd_ratio << " temperature " << c.loss.temperature
               << " soft-cap " << c.soft_cap);
   const int64_t n = c.rows * c.vocab;
   const auto student = random_array<L>(n, 1, 6), teacher = random_array<L>(n, 2, 6);
   const Guarded<int32_t> targets = some_targets(c.rows, c.vocab);
   std::vector<double> want;
-  const Terms terms = expected(c, student, teacher, targets, want);
+  const Terms terms = expected_terms(c, student, teacher, targets, want);
   const VocabColumns all{0, c.vocab};
   std::string bits;
   for (const auto& [isa, stats_of] : BOTH_ISAS(distillation_stats_cpu))
@@ -130,14 +130,14 @@ TEST_CASE("distillation: both terms equal plain sums in double, and the gradient
   for (const DistillationLoss loss :
        {DistillationLoss{0.5, 1}, DistillationLoss{0.7, 2.5}, DistillationLoss{1, 0.5}})
     for (const double soft_cap : {0.0, 3.0}) {
-      const Case c{.rows = 5, .vocab = 37, .loss = loss, .soft_cap = soft_cap};
-      check_case<float, float>(c, false);
-      check_case<float, float>(c, true);
-      check_case<float, bf16>(c, false);
-      check_case<double, double>(c, false);
-      check_case<double, double>(c, true);
+      const DistillationCase c{.rows = 5, .vocab = 37, .loss = loss, .soft_cap = soft_cap};
+      check_distillation<float, float>(c, false);
+      check_distillation<float, float>(c, true);
+      check_distillation<float, bf16>(c, false);
+      check_distillation<double, double>(c, false);
+      check_distillation<double, double>(c, true);
     }
-  check_case<float, float>({.rows = 1, .vocab = 1, .loss = {0.5, 2}}, false);
+  check_distillation<float, float>({.rows = 1, .vocab = 1, .loss = {0.5, 2}}, false);
 }
 
 TEST_CASE(

@@ -10,13 +10,14 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct EmbeddingCase {
   int64_t batch, seq, cols, vocab, positions;
   int64_t rows() const { return batch * seq; }
 };
-constexpr Case kCases[] = {{1, 1, 1, 1, 1}, {2, 7, 33, 5, 9}, {3, 40, 66, 301, 40}, {1, 17, 130, 13, 64}};
+constexpr EmbeddingCase kCases[] = {
+    {1, 1, 1, 1, 1}, {2, 7, 33, 5, 9}, {3, 40, 66, 301, 40}, {1, 17, 130, 13, 64}};
 
-Guarded<int32_t> random_tokens(const Case& c) {
+Guarded<int32_t> random_tokens(const EmbeddingCase& c) {
   Guarded<int32_t> tokens(c.rows());
   for (int64_t i = 0; i < c.rows(); ++i) tokens[i] = static_cast<int32_t>(philox(5, 6, i).v[0] % c.vocab);
   tokens[c.rows() - 1] = static_cast<int32_t>(c.vocab - 1);
@@ -24,7 +25,7 @@ Guarded<int32_t> random_tokens(const Case& c) {
 }
 
 /// The whole vocabulary, and a part from its middle.
-std::vector<VocabPart> parts(const Case& c) {
+std::vector<VocabPart> parts(const EmbeddingCase& c) {
   return {{0, c.vocab, c.vocab}, {c.vocab / 3, (c.vocab + 1) / 2, c.vocab}};
 }
 
@@ -32,7 +33,7 @@ std::vector<VocabPart> parts(const Case& c) {
 struct Map {
   std::vector<int32_t> positions;
   RowMapArgs args;
-  explicit Map(const Case& c) : positions(c.seq), args{c.seq, 1, c.seq, positions.data()} {
+  explicit Map(const EmbeddingCase& c) : positions(c.seq), args{c.seq, 1, c.seq, positions.data()} {
     for (int64_t i = 0; i < c.seq; ++i) positions[i] = static_cast<int32_t>(c.seq - 1 - i);
   }
 };
@@ -40,7 +41,7 @@ struct Map {
 }  // namespace
 
 TEST_CASE("embedding forward equals its reference") {
-  for (const Case& c : kCases)
+  for (const EmbeddingCase& c : kCases)
     each_float([&]<class T>() {
       const auto tokens = random_tokens(c);
       const auto table = random_array<T>(c.vocab * c.cols, 1),
@@ -68,7 +69,7 @@ TEST_CASE("embedding forward equals its reference") {
 }
 
 TEST_CASE("embedding backward equals its reference and does not depend on threads") {
-  for (const Case& c : kCases)
+  for (const EmbeddingCase& c : kCases)
     each_float([&]<class T>() {
       using A = compute_t<T>;
       const auto tokens = random_tokens(c);

@@ -1,4 +1,5 @@
-// Fake quantization, against compressed-tensors' own to the bit (scripts/golden/make-quantization-golden.py).
+// Fake quantization, against compressed-tensors' own to the bit
+// (scripts/golden_values/make-quantization-golden_values.py).
 #include "kernels/optimizer/fake_quantize.h"
 
 #include <cmath>
@@ -14,7 +15,7 @@ using namespace ltrain::test;
 namespace {
 
 template <class T>
-std::vector<T> golden(const std::string& name) {
+std::vector<T> golden_values(const std::string& name) {
   static const SafetensorsFile file(std::string(LTRAIN_SOURCE_DIR) +
                                     "/tests/golden/quantization/values.safetensors");
   const SafetensorsEntry* e = file.find(name);
@@ -28,8 +29,8 @@ std::vector<T> golden(const std::string& name) {
 template <class T>
 void check_golden(WeightCodes codes, int64_t group, const char* word) {
   const std::string name = fmt::format("{}.{}.{}", codes, group, word);
-  const std::vector<T> want = golden<T>(name);
-  const std::vector<float> w = golden<float>("w");
+  const std::vector<T> want = golden_values<T>(name);
+  const std::vector<float> w = golden_values<float>("w");
   const DType t = dtype_of<T>::value;
   for (const auto& [isa, quantize] : BOTH_ISAS(fake_quantize_cpu))
     for (const bool in_place : {false, true}) {

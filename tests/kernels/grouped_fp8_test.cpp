@@ -14,7 +14,7 @@ namespace {
 using Matrix = std::vector<std::vector<double>>;
 
 /// FP8 rounding of a matrix, by blocks of `down` x `across`, each with its own step or the given one.
-Matrix rounded(const Matrix& x, DType format, int64_t down, int64_t across, float step = 0) {
+Matrix rounded_to_fp8(const Matrix& x, DType format, int64_t down, int64_t across, float step = 0) {
   Matrix out = x;
   const int64_t rows = static_cast<int64_t>(x.size()), cols = rows ? static_cast<int64_t>(x[0].size()) : 0;
   for (int64_t i = 0; i < rows; i += down)
@@ -119,9 +119,13 @@ void check_groups(bool blocks, bool codes_already, double allowed) {
     const Matrix mx = read(x, first, n, kIn), mdy = read(dy, first, n, kOut),
                  mw = read(w, g * kOut, kOut, kIn);
     const int64_t row = blocks ? 1 : all, side = blocks ? b : all;
-    const auto x_of = [&](const Matrix& m) { return rounded(m, DType::f8e4m3, row, side, step(kStepX)); };
-    const auto dy_of = [&](const Matrix& m) { return rounded(m, DType::f8e5m2, row, side, step(kStepDy)); };
-    const Matrix rw = rounded(mw, DType::f8e4m3, side, side, step(kStepW));
+    const auto x_of = [&](const Matrix& m) {
+      return rounded_to_fp8(m, DType::f8e4m3, row, side, step(kStepX));
+    };
+    const auto dy_of = [&](const Matrix& m) {
+      return rounded_to_fp8(m, DType::f8e5m2, row, side, step(kStepDy));
+    };
+    const Matrix rw = rounded_to_fp8(mw, DType::f8e4m3, side, side, step(kStepW));
     write(want_y, first * kOut, product(x_of(mx), rw));
     write(want_dx, first * kIn, product(dy_of(mdy), transposed(rw, kIn)));
     if (n > 0)

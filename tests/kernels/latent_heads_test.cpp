@@ -12,8 +12,9 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kRows = 7;
-constexpr LatentHeads kShapes[] = {{1, 1, 2, 1}, {3, 6, 4, 5}, {2, 4, 2, 6}, {5, 16, 8, 16}, {2, 3, 2, 9}};
+constexpr int64_t kTokenRows = 7;
+constexpr LatentHeads kLatentShapes[] = {
+    {1, 1, 2, 1}, {3, 6, 4, 5}, {2, 4, 2, 6}, {5, 16, 8, 16}, {2, 3, 2, 9}};
 
 /// Offset of channel c of head h of part `part` (queries, keys, values) in a row of qkv.
 int64_t in_qkv(const LatentHeads& p, int64_t row, int64_t part, int64_t h, int64_t c) {
@@ -23,7 +24,7 @@ int64_t in_qkv(const LatentHeads& p, int64_t row, int64_t part, int64_t h, int64
 
 template <class F>
 void each_channel(const LatentHeads& p, F&& f) {
-  for (int64_t row = 0; row < kRows; ++row)
+  for (int64_t row = 0; row < kTokenRows; ++row)
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t c = 0; c < std::max(p.width(), p.value); ++c) f(row, h, c);
 }
@@ -31,15 +32,16 @@ void each_channel(const LatentHeads& p, F&& f) {
 }  // namespace
 
 TEST_CASE("heads of latent attention: shared channels of keys, values of their own width") {
-  for (const LatentHeads& p : kShapes)
+  for (const LatentHeads& p : kLatentShapes)
     each_float([&]<class T>() {
       const int64_t each = p.nope + p.value;
-      const auto q = random_array<T>(kRows * p.heads * p.width(), 1),
-                 kv = random_array<T>(kRows * p.heads * each, 2), shared = random_array<T>(kRows * p.rope, 3);
+      const auto q = random_array<T>(kTokenRows * p.heads * p.width(), 1),
+                 kv = random_array<T>(kTokenRows * p.heads * each, 2),
+                 shared = random_array<T>(kTokenRows * p.rope, 3);
       for (const auto& [isa, run] : BOTH_ISAS(latent_heads_forward_cpu)) {
         INFO(isa << ", " << p.heads << " heads");
-        Guarded<T> qkv(kRows * p.heads * (2 * p.width() + p.value));
-        run(dtype_of<T>::value, qkv.data(), q.data(), kv.data(), shared.data(), kRows, p);
+        Guarded<T> qkv(kTokenRows * p.heads * (2 * p.width() + p.value));
+        run(dtype_of<T>::value, qkv.data(), q.data(), kv.data(), shared.data(), kTokenRows, p);
         CHECK(qkv.intact());
         CHECK(qkv.all_written());
         bool same = true;
@@ -58,19 +60,20 @@ TEST_CASE("heads of latent attention: shared channels of keys, values of their o
 }
 
 TEST_CASE("gradients of heads of latent attention: those of shared channels are summed over heads") {
-  for (const LatentHeads& p : kShapes)
+  for (const LatentHeads& p : kLatentShapes)
     each_float([&]<class T>() {
       const int64_t each = p.nope + p.value;
-      const auto dqkv = random_array<T>(kRows * p.heads * (2 * p.width() + p.value), 4);
-      std::vector<double> want(kRows * p.rope);
+      const auto dqkv = random_array<T>(kTokenRows * p.heads * (2 * p.width() + p.value), 4);
+      std::vector<double> want(kTokenRows * p.rope);
       each_channel(p, [&](int64_t row, int64_t h, int64_t c) {
         if (c >= p.nope && c < p.width())
           want[row * p.rope + c - p.nope] += as_double(dqkv[in_qkv(p, row, 1, h, c)]);
       });
       for (const auto& [isa, run] : BOTH_ISAS(latent_heads_backward_cpu)) {
         INFO(isa << ", " << p.heads << " heads");
-        Guarded<T> dq(kRows * p.heads * p.width()), dkv(kRows * p.heads * each), shared(kRows * p.rope);
-        run(dtype_of<T>::value, dq.data(), dkv.data(), shared.data(), dqkv.data(), kRows, p);
+        Guarded<T> dq(kTokenRows * p.heads * p.width()), dkv(kTokenRows * p.heads * each),
+            shared(kTokenRows * p.rope);
+        run(dtype_of<T>::value, dq.data(), dkv.data(), shared.data(), dqkv.data(), kTokenRows, p);
         CHECK((dq.intact() && dkv.intact() && shared.intact()));
         CHECK(worst_error(shared, want) < tolerance<T>());
         bool same = true;

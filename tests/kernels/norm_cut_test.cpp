@@ -7,7 +7,7 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct CutNormCase {
   NormKind kind;
   int64_t rows, cols;  ///< rows of one rank
   int ranks;
@@ -22,11 +22,11 @@ std::vector<T> columns(const std::vector<T>& whole, int64_t cols, int64_t rows, 
 }
 
 /// The whole norm in double, by definition.
-struct Reference {
+struct CutNormReference {
   std::vector<double> y, dx, dweight, dbias;
   template <class T>
-  Reference(const Case& c, const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& bias,
-            const std::vector<T>& dy, const std::vector<T>& before) {
+  CutNormReference(const CutNormCase& c, const std::vector<T>& x, const std::vector<T>& weight,
+                   const std::vector<T>& bias, const std::vector<T>& dy, const std::vector<T>& before) {
     const int64_t C = c.cols * c.ranks;
     const bool layer = c.kind == NormKind::layer;
     y.resize(c.rows * C), dx.resize(c.rows * C), dweight.resize(C), dbias.resize(C);
@@ -54,7 +54,7 @@ struct Reference {
 };
 
 template <class T>
-void check(const Case& c, double tolerance) {
+void check(const CutNormCase& c, double tolerance) {
   using A = compute_t<T>;
   const int64_t each = c.rows * c.cols, n = each * c.ranks, count = norm_moment_count(c.kind);
   const bool layer = c.kind == NormKind::layer;
@@ -64,7 +64,7 @@ void check(const Case& c, double tolerance) {
   };
   const auto x = values(n, 1, 3), dy = values(n, 2, 1), before = values(n, 3, 1);
   const auto weight = values(c.cols * c.ranks, 4, 2), bias = values(c.cols * c.ranks, 5, 1);
-  const Reference want(c, x, weight, bias, dy, before);
+  const CutNormReference want(c, x, weight, bias, dy, before);
   INFO(c.rows << "x" << c.cols << " on " << c.ranks << (layer ? " layer" : " rms"));
   const auto near = [&](double got, double expected) {
     if (!(std::abs(got - expected) <= tolerance * (1 + std::abs(expected)))) CHECK(got == expected);

@@ -9,7 +9,7 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Case {
+struct NormCase {
   NormKind kind;
   int64_t rows, cols;
   bool residual = false;
@@ -17,17 +17,18 @@ struct Case {
 };
 
 constexpr double kEps = 1e-5;
-constexpr int64_t kSeq = 5;
+constexpr int64_t kNormSeq = 5;
 
-double keep_factor(const Case& c, int64_t row, int64_t col) {
+double keep_factor(const NormCase& c, int64_t row, int64_t col) {
   if (c.dropout == 0) return 1;
   const uint64_t calls = static_cast<uint64_t>((c.cols + 3) / 4);
-  const uint64_t at = (static_cast<uint64_t>(40 + row / kSeq) * kSeq + row % kSeq) * calls * 4 + col;
+  const uint64_t at =
+      (static_cast<uint64_t>(40 + row / kNormSeq) * kNormSeq + row % kNormSeq) * calls * 4 + col;
   return dropout_keep(3, 4, at, dropout_threshold(c.dropout)) ? static_cast<float>(1 / (1 - c.dropout)) : 0;
 }
 
 template <class T>
-void check_forward(const Case& c) {
+void check_forward(const NormCase& c) {
   using A = compute_t<T>;
   const int64_t n = c.rows * c.cols;
   const auto x = random_array<T>(n, 1, 3), delta = random_array<T>(n, 2),
@@ -35,10 +36,10 @@ void check_forward(const Case& c) {
   const auto bias = random_array<T>(c.cols, 4);
   const bool layer = c.kind == NormKind::layer;
   std::vector<int64_t> samples;
-  for (int64_t i = 0; i <= c.rows / kSeq; ++i) samples.push_back(40 + i);
+  for (int64_t i = 0; i <= c.rows / kNormSeq; ++i) samples.push_back(40 + i);
   DropoutArgs drop;
   if (c.dropout > 0)
-    drop = {{3, 4, samples.data(), {kSeq, 0, kSeq}},
+    drop = {{3, 4, samples.data(), {kNormSeq, 0, kNormSeq}},
             dropout_threshold(c.dropout),
             static_cast<float>(1 / (1 - c.dropout))};
   for (const auto& [isa, forward] : BOTH_ISAS(norm_forward_cpu)) {
@@ -85,7 +86,7 @@ void check_forward(const Case& c) {
 }
 
 template <class T>
-void check_backward(const Case& c, bool accumulate, bool first) {
+void check_backward(const NormCase& c, bool accumulate, bool first) {
   using A = compute_t<T>;
   const int64_t n = c.rows * c.cols;
   const bool layer = c.kind == NormKind::layer;

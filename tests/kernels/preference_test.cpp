@@ -22,22 +22,24 @@ PreferenceLoss settings(PreferenceKind kind, double beta = 0.1, double smoothing
 }
 
 /// log p = -12 over 6 tokens and -15 over 10, the reference's -12.5 and -14.
-double golden(const PreferenceLoss& s) { return preference_loss(s, {-12, -12.5, 6}, {-15, -14, 10}).loss; }
+double golden_loss(const PreferenceLoss& s) {
+  return preference_loss(s, {-12, -12.5, 6}, {-15, -14, 10}).loss;
+}
 
 }  // namespace
 
 TEST_CASE("preference: losses are those of the published formulas") {
   using enum PreferenceKind;
   const auto is = [](double got, double want) { return std::abs(got - want) < 5e-11; };
-  CHECK(is(golden(settings(sigmoid)), 0.6209570478));
-  CHECK(is(golden(settings(sigmoid, 0.1, 0.1)), 0.6359570478));  // conservative DPO
-  CHECK(is(golden(settings(robust, 0.1, 0.1)), 0.6022070478));
-  CHECK(is(golden(settings(hinge)), 0.85));
-  CHECK(is(golden(settings(ipo)), 23.2002777778));
-  CHECK(is(golden(settings(sigmoid_norm)), 0.6840225272));
-  CHECK(is(golden(settings(apo_zero)), 0.9625234160));
-  CHECK(is(golden(settings(simpo, 2, 0, 1)), 2.1269280110));
-  CHECK(is(golden(settings(orpo, 0.1)), 0.10420578079));
+  CHECK(is(golden_loss(settings(sigmoid)), 0.6209570478));
+  CHECK(is(golden_loss(settings(sigmoid, 0.1, 0.1)), 0.6359570478));  // conservative DPO
+  CHECK(is(golden_loss(settings(robust, 0.1, 0.1)), 0.6022070478));
+  CHECK(is(golden_loss(settings(hinge)), 0.85));
+  CHECK(is(golden_loss(settings(ipo)), 23.2002777778));
+  CHECK(is(golden_loss(settings(sigmoid_norm)), 0.6840225272));
+  CHECK(is(golden_loss(settings(apo_zero)), 0.9625234160));
+  CHECK(is(golden_loss(settings(simpo, 2, 0, 1)), 2.1269280110));
+  CHECK(is(golden_loss(settings(orpo, 0.1)), 0.10420578079));
   PreferenceLoss scores = settings(reward);
   CHECK(is(preference_loss(scores, {1.25, 0, 1}, {-0.25, 0, 1}).loss, 0.2014132780));
   CHECK(is(preference_loss(scores, {1.75, 0.5, 1}, {-0.25, 0, 1}).loss, 0.2014132780));  // a margin of 0.5
@@ -95,7 +97,7 @@ TEST_CASE(
   // With no divergence, the sum of both labels is apo_zero.
   s = settings(PreferenceKind::apo_zero_unpaired);
   const double both = kto_loss(s, {-12, -12.5, 6}, true).loss + kto_loss(s, {-15, -14, 10}, false).loss;
-  CHECK(std::abs(both - golden(settings(PreferenceKind::apo_zero))) < 1e-12);
+  CHECK(std::abs(both - golden_loss(settings(PreferenceKind::apo_zero))) < 1e-12);
 }
 
 TEST_CASE("preference: totals of labelled texts, and no weight for mismatched ones") {

@@ -12,23 +12,23 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Job {
+struct PruneJob {
   int64_t rows = 12, cols = 7;
   std::vector<int64_t> samples{7, 100, 31};
   RowRandomArgs random;
 
-  Job() {
+  PruneJob() {
     random.seed = 3, random.stream = hash_name("layer.weight");
     random.sample_index = samples.data();
     random.rows.seq = random.rows.total = 4;
   }
-  Job(const Job&) = delete;
+  PruneJob(const PruneJob&) = delete;
   int64_t elements() const { return rows * cols; }
 };
 
 /// Columns `range` of dy pruned by one instruction set of the machine; others are -5.
 template <class T>
-Guarded<T> pruned(const Job& j, const Guarded<T>& dy, ColumnRange range, size_t isa = 0) {
+Guarded<T> pruned(const PruneJob& j, const Guarded<T>& dy, ColumnRange range, size_t isa = 0) {
   Guarded<T> out(j.elements());
   for (int64_t i = 0; i < j.elements(); ++i) out[i] = T(-5);
   BOTH_ISAS(prune_unbiased_cpu)
@@ -39,7 +39,7 @@ Guarded<T> pruned(const Job& j, const Guarded<T>& dy, ColumnRange range, size_t 
 
 /// The definition, pair by pair.
 template <class T>
-Guarded<T> reference(const Job& j, const Guarded<T>& dy, ColumnRange range) {
+Guarded<T> pruned_by_definition(const PruneJob& j, const Guarded<T>& dy, ColumnRange range) {
   using A = compute_t<T>;
   Guarded<T> out(j.elements());
   for (int64_t i = 0; i < j.elements(); ++i) out[i] = T(-5);
@@ -68,15 +68,15 @@ TEST_CASE("an unbiased pruning is its definition, in each type, instruction set 
       for (const int64_t parts : {1, 3})
         each_float([&]<class T>() {
           INFO("isa " << isa << ", columns " << range.first << " + " << range.count << ", parts " << parts);
-          Job j;
+          PruneJob j;
           j.random.parts = parts, j.random.part = parts - 1;
           const Guarded<T> dy = random_array<T>(j.elements(), 5, 3);
-          CHECK(doubles(pruned(j, dy, range, isa)) == doubles(reference(j, dy, range)));
+          CHECK(doubles(pruned(j, dy, range, isa)) == doubles(pruned_by_definition(j, dy, range)));
         });
 }
 
 TEST_CASE("an unbiased pruning leaves one of each two neighbouring tokens, so two of each four") {
-  const Job j;
+  const PruneJob j;
   const Guarded<float> dy = random_array<float>(j.elements(), 5), out = pruned(j, dy, {0, j.cols});
   for (int64_t row = 0; row < j.rows; row += 2)
     for (int64_t c = 0; c < j.cols; ++c) {
@@ -88,18 +88,18 @@ TEST_CASE("an unbiased pruning leaves one of each two neighbouring tokens, so tw
 }
 
 TEST_CASE("an unbiased pruning of a rank's columns or rows is a part of that of all") {
-  Job whole;
+  PruneJob whole;
   whole.cols = 9;
   const Guarded<double> dy = random_array<double>(whole.elements(), 5);
   const Guarded<double> want = pruned(whole, dy, {0, 9});
   for (int64_t part = 0; part < 3; ++part) {
-    Job j;
+    PruneJob j;
     j.cols = 9;
     j.random.part = part, j.random.parts = 3;
     const Guarded<double> got = pruned(j, dy, {part * 3, 3});
     for (int64_t i = 0; i < j.elements(); ++i) CHECK(got[i] == (i % 9 / 3 == part ? want[i] : -5.0));
   }
-  Job rows;  // the second half of the rows
+  PruneJob rows;  // the second half of the rows
   rows.cols = 9, rows.rows = 6;
   rows.random.rows.first_row = 6;
   Guarded<double> below(rows.elements());
@@ -109,7 +109,7 @@ TEST_CASE("an unbiased pruning of a rank's columns or rows is a part of that of 
 }
 
 TEST_CASE("the mean over 10,000 seeds of an unbiased pruning, and of a weight gradient, is exact") {
-  Job j;
+  PruneJob j;
   j.rows = 8, j.cols = 6;
   Guarded<double> dy = random_array<double>(j.elements(), 12);
   dy[2] = 0;
@@ -160,7 +160,7 @@ TEST_CASE("the mean over 10,000 seeds of an unbiased pruning, and of a weight gr
 }
 
 TEST_CASE("an unbiased pruning keeps zeros, a number beside a zero, and what is not finite") {
-  Job j;
+  PruneJob j;
   j.cols = 8;
   each_float([&]<class T>() {
     const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");

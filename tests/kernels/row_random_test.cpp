@@ -13,17 +13,17 @@ using namespace ltrain::test;
 
 namespace {
 
-struct Job {
+struct RowRandomJob {
   SectionedRows rows;
   int64_t samples[2] = {7, 100};
   RowRandomArgs random;
-  Job(int64_t count, int64_t sections, int64_t width) {
+  RowRandomJob(int64_t count, int64_t sections, int64_t width) {
     rows = {.rows = count, .sections = sections, .width = width};
     random.seed = 3, random.stream = hash_name("layer.tensor");
     random.sample_index = samples;
     random.rows.seq = random.rows.total = (count + 1) / 2;
   }
-  Job(const Job&) = delete;
+  RowRandomJob(const RowRandomJob&) = delete;
   int64_t cols() const { return rows.sections * rows.width; }
   int64_t elements() const { return rows.rows * cols(); }
   int64_t scales() const { return rows.rows * rows.sections * rows.groups(); }
@@ -49,7 +49,7 @@ struct Job {
 
 /// The definition, element by element. `part` of `parts` as in RowRandomArgs.
 template <class T>
-std::vector<double> reference(const Job& j, const Guarded<T>& x, bool fp8) {
+std::vector<double> rounded_by_definition(const RowRandomJob& j, const Guarded<T>& x, bool fp8) {
   using A = compute_t<T>;
   std::vector<double> out;
   const int64_t seq = j.random.rows.seq, width = j.rows.width;
@@ -113,11 +113,11 @@ TEST_CASE("codes of groups are rounded by the counter of sample, position and ch
   for (bool fp8 : {false, true})
     for (const auto& [sections, width] :
          {std::pair<int64_t, int64_t>{1, 128}, {1, 37}, {2, 130}, {2, 384}, {1, 1}})
-      for (int isa = 0; isa < Job::isas(); ++isa) {
+      for (int isa = 0; isa < RowRandomJob::isas(); ++isa) {
         INFO("fp8 " << fp8 << " sections " << sections << " of " << width << " isa " << isa);
-        const Job j(10, sections, width);
+        const RowRandomJob j(10, sections, width);
         const auto check = [&]<class T>(const Guarded<T>& x) {
-          CHECK(j.through(x, fp8, isa) == reference(j, x, fp8));
+          CHECK(j.through(x, fp8, isa) == rounded_by_definition(j, x, fp8));
         };
         check(random_array<float>(j.elements(), 5, 3));
         check(random_array<double>(j.elements(), 6, 1e-3));
@@ -127,13 +127,13 @@ TEST_CASE("codes of groups are rounded by the counter of sample, position and ch
 }
 
 TEST_CASE("codes of tensor-parallel ranks are those of one process, section by section") {
-  const Job whole(6, 2, 512);
+  const RowRandomJob whole(6, 2, 512);
   const Guarded<float> x = random_array<float>(whole.elements(), 9);
   const std::vector<double> want = whole.through(x, false);
   const int64_t parts = 4, width = 512 / parts;
   int64_t wrong = 0;
   for (int part = 0; part < parts; ++part) {
-    Job j(6, 2, width);
+    RowRandomJob j(6, 2, width);
     j.random.part = part, j.random.parts = parts;
     Guarded<float> mine(j.elements());
     const auto at = [&](int64_t i) { return i / width * 512 + part * width + i % width; };
@@ -146,7 +146,7 @@ TEST_CASE("codes of tensor-parallel ranks are those of one process, section by s
 }
 
 TEST_CASE("the mean of int8 codes over 10,000 seeds is the number itself, and so is that of a gradient") {
-  Job j(2, 1, 128);
+  RowRandomJob j(2, 1, 128);
   const Guarded<double> x = random_array<double>(j.elements(), 12), dy = random_array<double>(2, 13);
   const int64_t seeds = 10000;
   // Elements, and a weight gradient dy^T x of one output: linear in the saved tensor.
@@ -182,9 +182,9 @@ TEST_CASE("the mean of int8 codes over 10,000 seeds is the number itself, and so
 }
 
 TEST_CASE("codes of groups that are zero, tiny, infinite or not a number") {
-  const Job j(2, 1, 256);
+  const RowRandomJob j(2, 1, 256);
   for (bool fp8 : {false, true})
-    for (int isa = 0; isa < Job::isas(); ++isa) {
+    for (int isa = 0; isa < RowRandomJob::isas(); ++isa) {
       INFO("fp8 " << fp8 << " isa " << isa);
       Guarded<float> x(j.elements());
       for (int64_t i = 0; i < x.size(); ++i) x[i] = 0;

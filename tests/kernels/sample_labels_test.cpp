@@ -12,14 +12,14 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr int64_t kSeq = 5;
+constexpr int64_t kLabelSeq = 5;
 
 RowRandom numbers(Guarded<int64_t>& samples, uint64_t seed = 7) {
   RowRandom r;
   r.seed = seed;
   r.stream = 11;
   r.sample_index = tensor_of(samples, {samples.size()});
-  r.rows.seq = kSeq;
+  r.rows.seq = kLabelSeq;
   return r;
 }
 
@@ -63,12 +63,12 @@ std::vector<int32_t> draw(const Guarded<T>& logits, Guarded<int32_t>& targets, i
 
 /// The row's number lies among the label's own share of the probabilities, from `before` on.
 template <class T>
-void check_case(int64_t rows, int64_t vocab, int ranks, double soft_cap) {
+void check_sample_labels(int64_t rows, int64_t vocab, int ranks, double soft_cap) {
   INFO(rows << "x" << vocab << " over " << ranks << ", cap " << soft_cap);
   const auto logits = random_array<T>(rows * vocab, 1, 6);
   Guarded<int32_t> targets(rows);
   for (int64_t i = 0; i < rows; ++i) targets[i] = i % 4 == 1 ? -100 : 0;
-  Guarded<int64_t> samples((rows + kSeq - 1) / kSeq);
+  Guarded<int64_t> samples((rows + kLabelSeq - 1) / kLabelSeq);
   for (int64_t i = 0; i < samples.size(); ++i) samples[i] = 1000 + 3 * i;
   const RowRandom random = numbers(samples);
   std::vector<int32_t> labels;
@@ -86,7 +86,8 @@ void check_case(int64_t rows, int64_t vocab, int ranks, double soft_cap) {
       continue;
     }
     REQUIRE((label >= 0 && label < vocab));
-    const Philox4 r = philox(7, 11, static_cast<uint64_t>(samples[i / kSeq] * kSeq + i % kSeq));
+    const Philox4 r =
+        philox(7, 11, static_cast<uint64_t>(samples[i / kLabelSeq] * kLabelSeq + i % kLabelSeq));
     const double u = std::ldexp(r.v[0], -32) + std::ldexp(r.v[1] >> 11, -53);
     double total = 0, before = 0, own = 0;
     for (int64_t v = 0; v < vocab; ++v) {
@@ -109,8 +110,8 @@ TEST_CASE("labels are drawn by inversion of the probabilities, however the vocab
        std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {7, 13}, {12, 257}, {23, 31}, {6, 5003}})
     for (const int ranks : {1, 2, 5})
       for (const double soft_cap : {0.0, 2.5}) {
-        check_case<float>(rows, vocab, ranks, soft_cap);
-        check_case<double>(rows, vocab, ranks, soft_cap);
+        check_sample_labels<float>(rows, vocab, ranks, soft_cap);
+        check_sample_labels<double>(rows, vocab, ranks, soft_cap);
       }
 }
 
@@ -121,7 +122,7 @@ TEST_CASE("labels come as often as the model says, and others with another seed"
   for (int64_t i = 0; i < rows * vocab; ++i) x[i] = logits[i % vocab];
   Guarded<int32_t> targets(rows);
   for (int64_t i = 0; i < rows; ++i) targets[i] = 2;
-  Guarded<int64_t> samples(rows / kSeq);
+  Guarded<int64_t> samples(rows / kLabelSeq);
   std::iota(samples.data(), samples.data() + samples.size(), 5);
   const auto labels = draw(x, targets, vocab, 2, numbers(samples));
   double total = 0, chi = 0;
@@ -142,7 +143,7 @@ TEST_CASE("labels come as often as the model says, and others with another seed"
 }
 
 TEST_CASE("the label of a token is that of its sample and position, wherever its row lies") {
-  const int64_t samples_of = 4, rows = samples_of * kSeq, vocab = 300;
+  const int64_t samples_of = 4, rows = samples_of * kLabelSeq, vocab = 300;
   const auto x = random_array<double>(rows * vocab, 3, 2);
   Guarded<int32_t> targets(rows);
   for (int64_t i = 0; i < rows; ++i) targets[i] = 1;
@@ -154,12 +155,12 @@ TEST_CASE("the label of a token is that of its sample and position, wherever its
   Guarded<int32_t> positions(2);
   positions[0] = 4, positions[1] = 1;
   RowRandom random = numbers(samples);
-  random.rows.seq = 2, random.rows.total = kSeq, random.rows.positions = tensor_of(positions, {2});
+  random.rows.seq = 2, random.rows.total = kLabelSeq, random.rows.positions = tensor_of(positions, {2});
   const int64_t first = 3, some = samples_of * 2 - first;
   random.rows.first_row = first;
   Guarded<double> part(some * vocab);
   Guarded<int32_t> few(some);
-  const auto row_of = [&](int64_t i) { return (i + first) / 2 * kSeq + positions[(i + first) % 2]; };
+  const auto row_of = [&](int64_t i) { return (i + first) / 2 * kLabelSeq + positions[(i + first) % 2]; };
   for (int64_t i = 0; i < some; ++i) {
     few[i] = 0;
     for (int64_t v = 0; v < vocab; ++v) part[i * vocab + v] = x[row_of(i) * vocab + v];

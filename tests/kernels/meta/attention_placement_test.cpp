@@ -7,21 +7,20 @@
 #include "kernels/elementwise/copy_rectangles.h"
 #include "kernels/meta/meta_memory.h"
 #include "kernels/meta/placement_rules.h"
+#include "tests/kernels/meta/placements.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 using Catch::Matchers::Contains;
 
 namespace {
 
-const Placement R = Placement::R(), V = Placement::V(), P = Placement::P(), S0 = Placement::S(0),
-                S1 = Placement::S(1);
-
 /// Two context ranks; a sequence of 8 of which this one has 4 rows; one head of 4.
-struct Meta {
+struct ContextMeta {
   MetaTrace trace;
   std::unique_ptr<Stream> s;
   MetaMemory memory{trace};
-  Meta() {
+  ContextMeta() {
     trace.set_axis_size(Axis::context, 2);
     s = make_meta_stream("compute", trace);
     trace.set_layer("layers.0.attention");
@@ -47,7 +46,7 @@ Placement of(const Tensor& t) { return t.record->place[Axis::context]; }
 
 /// dk's placement for queries, upstream gradient and keys that lie so.
 Placement key_gradient(Placement q, Placement kv) {
-  Meta m;
+  ContextMeta m;
   AttentionBlock b = m.block(q, kv, 8);
   const Tensor dkv = m.tensor("dkv", {8, 8}), dq = m.tensor("dq", {4, 4});
   const Tensor out = m.tensor("out", {4, 4}, q), lse = m.tensor("lse", {1, 1, 4}, q);
@@ -68,7 +67,7 @@ TEST_CASE("the gradient of keys that all ranks hold is partial, of keys that tra
 }
 
 TEST_CASE("merging takes whole results") {
-  Meta m;
+  ContextMeta m;
   const Tensor out = m.tensor("out", {4, 4}, V), lse = m.tensor("lse", {1, 1, 4}, V);
   merge_attention(*m.s, out, lse, m.tensor("part", {4, 4}, V), m.tensor("part lse", {1, 1, 4}, V));
   CHECK(of(out) == V);
@@ -78,7 +77,7 @@ TEST_CASE("merging takes whole results") {
 }
 
 TEST_CASE("the rest of a matrix must lie as what was written first") {
-  Meta m;
+  ContextMeta m;
   const Tensor dqkv = m.tensor("dqkv", {4, 12});
   copy_rectangles(*m.s, dqkv, m.tensor("dq", {4, 4}, V), {{4, 4, 0, 0, 0, 0}});
   CHECK(of(dqkv) == V);
@@ -90,7 +89,7 @@ TEST_CASE("the rest of a matrix must lie as what was written first") {
 }
 
 TEST_CASE("a claim about a tensor must fit what it is") {
-  Meta m;
+  ContextMeta m;
   const Tensor t = m.tensor("heads", {4, 4}, V);
   place_as(*m.s, "sequence to heads", Axis::context, t, V, S1);
   CHECK(of(t) == S1);

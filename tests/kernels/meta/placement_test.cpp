@@ -9,20 +9,19 @@
 #include "kernels/meta/placement_rules.h"
 #include "kernels/optimizer/adamw.h"
 #include "parallel/comm/communicator.h"
+#include "tests/kernels/meta/placements.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
-const Placement R = Placement::R(), V = Placement::V(), P = Placement::P(), S0 = Placement::S(0),
-                S1 = Placement::S(1);
-
 /// A mesh of 4 ranks along data, the layer "layers.3.mlp".
-struct Meta {
+struct DataMeta {
   MetaTrace trace;
   std::unique_ptr<Stream> s;
   MetaMemory memory{trace};
-  Meta() {
+  DataMeta() {
     trace.set_axis_size(Axis::data, 4);
     s = make_meta_stream("compute", trace);
     trace.set_layer("layers.3.mlp");
@@ -36,7 +35,7 @@ struct Meta {
 };
 Placement on_data(const Tensor& t) { return t.record->place[Axis::data]; }
 
-struct Row {
+struct RuleRow {
   Rule rule;
   Placement a, b;
   const char*
@@ -46,7 +45,7 @@ struct Row {
 }  // namespace
 
 TEST_CASE("element-wise, linear and summing ops over every pair of placements") {
-  const Row rows[] = {
+  const RuleRow rows[] = {
       {Rule::elementwise, R, R, "R"},
       {Rule::elementwise, V, R, "V"},
       {Rule::elementwise, R, V, "V"},
@@ -83,8 +82,8 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
       {Rule::sum_rows, P, R,
        "'a' is P; op is not linear in it\n  fix: all-reduce or reduce-scatter 'a' over data before"},
   };
-  for (const Row& row : rows) {
-    Meta m;
+  for (const RuleRow& row : rows) {
+    DataMeta m;
     const Tensor a = m.tensor("a", row.a), b = m.tensor("b", row.b), out = m.tensor("out", R);
     std::string got;
     try {
@@ -102,7 +101,7 @@ TEST_CASE("element-wise, linear and summing ops over every pair of placements") 
 }
 
 TEST_CASE("an axis of size one is not checked") {
-  Meta m;
+  DataMeta m;
   m.trace.set_axis_size(Axis::data, 1);
   const Tensor a = m.tensor("a", P), out = m.tensor("out", R);
   CHECK_NOTHROW(place(*m.s, "op", Rule::elementwise, {out}, {a}));
@@ -136,7 +135,7 @@ TEST_CASE("products over every pair of placements") {
       {V, false, S0, false, nullptr},
   };
   for (const Product& row : products) {
-    Meta m;
+    DataMeta m;
     const Tensor a = m.tensor("a", row.a), b = m.tensor("b", row.b), out = m.tensor("out", R);
     INFO(to_string(row.a) << (row.trans_a ? "^T" : "") << " times " << to_string(row.b)
                           << (row.trans_b ? "^T" : ""));
@@ -152,7 +151,7 @@ TEST_CASE("products over every pair of placements") {
 }
 
 TEST_CASE("refusals of products, word by word") {
-  Meta m;
+  DataMeta m;
   const Tensor out = m.tensor("out", R);
   CHECK_THROWS_WITH(
       place_matmul(*m.s, out, m.tensor("x", S1), false, m.tensor("w", R), false, false),
@@ -164,7 +163,7 @@ TEST_CASE("refusals of products, word by word") {
 }
 
 TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one is not") {
-  Meta m;
+  DataMeta m;
   const Tensor x = m.tensor("dy", V), grad = m.tensor("gradients", R);
   CHECK_THROWS_WITH(place(*m.s, "sum_rows", Rule::sum_rows, {grad}, {x}, true),
                     "placement error: sum_rows in layers.3.mlp, axis data: adds P to 'gradients' is R\n  "
@@ -176,7 +175,7 @@ TEST_CASE("adding to a tensor of another placement is refused, to a zeroed one i
 }
 
 TEST_CASE("collectives take one placement and give another") {
-  Meta m;
+  DataMeta m;
   auto group = make_recording_group(1, 4, "data", Axis::data);
   const auto refusal = [&](auto&& f) {
     try {
@@ -231,7 +230,7 @@ TEST_CASE("collectives take one placement and give another") {
 
 TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
   const auto update = [](Placement grad, Placement shard) {
-    Meta m;
+    DataMeta m;
     Placements want;
     want[Axis::data] = shard;
     place_update(*m.s, "adamw", m.tensor("w", R), m.tensor("g", grad), want);
@@ -250,7 +249,7 @@ TEST_CASE("the update wants a gradient that lies as its parameter's shard") {
 }
 
 TEST_CASE("what leaves the step must be whole") {
-  Meta m;
+  DataMeta m;
   CHECK_NOTHROW(place_require(*m.s, "reading the loss", m.tensor("sums", R), R));
   CHECK_THROWS_WITH(place_require(*m.s, "reading the loss", m.tensor("sums", P), R),
                     "placement error: reading the loss in layers.3.mlp, axis data: needs R but 'sums' is P\n "
@@ -261,7 +260,7 @@ TEST_CASE("what leaves the step must be whole") {
 }
 
 TEST_CASE("a forgotten reduction is traced to the op that made the tensor partial") {
-  Meta m;
+  DataMeta m;
   const Tensor x = m.tensor("x", V), dy = m.tensor("dy", V), dw = m.tensor("dw", R), y = m.tensor("y", R);
   MatmulArgs outer;
   outer.trans_a = true;
@@ -275,7 +274,7 @@ TEST_CASE("a forgotten reduction is traced to the op that made the tensor partia
 }
 
 TEST_CASE("ops record their cost on meta and touch no memory") {
-  Meta m;
+  DataMeta m;
   const Tensor a = m.tensor("a", V, {8, 16}), w = m.tensor("w", R, {32, 16}),
                out = m.tensor("out", R, {8, 32});
   MatmulArgs args;

@@ -20,7 +20,7 @@ bool have_cudnn() {
   return why.empty();
 }
 
-struct Case {
+struct CudnnCase {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout = false, documents = false;
   AttentionShape shape() const {
@@ -32,7 +32,7 @@ struct Case {
 
 /// Forward and backward, on the CPU and on CUDA by `backend`. `slice_bytes`: the backward is the
 /// deterministic one in slices of so many bytes; negative: the other one.
-void check_fused(DType t, const Case& c, AttentionBackend backend, int64_t slice_bytes = -1) {
+void check_cudnn(DType t, const CudnnCase& c, AttentionBackend backend, int64_t slice_bytes = -1) {
   CAPTURE(dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents, slice_bytes);
   const AttentionShape shape = c.shape();
   Twin w(t);
@@ -64,7 +64,7 @@ void check_fused(DType t, const Case& c, AttentionBackend backend, int64_t slice
 }
 
 /// Forward where it must be cuDNN's.
-void force(DType t, const Case& c) {
+void force(DType t, const CudnnCase& c) {
   const auto memory = cuda::device_memory(4 << 20);
   const auto s = cuda::make_cuda_stream("cuda");  // goes first: it may have work to do
   s->attention_backend = AttentionBackend::cudnn;
@@ -83,7 +83,7 @@ void force(DType t, const Case& c) {
   s->synchronize();
 }
 
-TinyOptions tiny(const std::string& architecture) {
+TinyOptions tiny_on_cuda(const std::string& architecture) {
   TinyOptions o;
   o.architecture = architecture;
   o.precision = "bf16";
@@ -123,10 +123,10 @@ TEST_CASE("attention by cuDNN equals the CPU's: samples, groups of heads, head d
   if (!have_cudnn() || !takes_odd_lengths()) return;
   constexpr auto cudnn = AttentionBackend::cudnn;  // fails rather than to leave it to other kernels
   for (DType t : {DType::bf16, DType::f16}) {
-    check_fused(t, {2, 128, 4, 2, 64}, cudnn);
-    check_fused(t, {3, 67, 3, 1, 64}, cudnn);
-    check_fused(t, {1, 130, 2, 2, 128}, cudnn);
-    check_fused(t, {2, 70, 2, 1, 80}, cudnn);
+    check_cudnn(t, {2, 128, 4, 2, 64}, cudnn);
+    check_cudnn(t, {3, 67, 3, 1, 64}, cudnn);
+    check_cudnn(t, {1, 130, 2, 2, 128}, cudnn);
+    check_cudnn(t, {2, 70, 2, 1, 80}, cudnn);
   }
 }
 
@@ -135,19 +135,19 @@ TEST_CASE(
   if (!have_cudnn() || !takes_odd_lengths()) return;
   constexpr auto cudnn = AttentionBackend::cudnn;
   for (DType t : {DType::bf16, DType::f16}) {
-    const Case grouped{2, 128, 4, 2, 64};
-    check_fused(t, grouped, cudnn, kCudnnSliceBytes);
-    check_fused(t, grouped, cudnn, 0);                                          // a group of a sample
-    check_fused(t, grouped, cudnn, cudnn_slice(grouped.shape(), 0).bytes * 2);  // a sample
-    check_fused(t, {3, 68, 3, 1, 64}, cudnn, 0);
-    check_fused(t, {2, 72, 3, 3, 80}, cudnn, 0);
-    check_fused(t, {2, 67, 2, 2, 64}, cudnn, 0);  // not cut: a head's lse would begin anywhere
+    const CudnnCase grouped{2, 128, 4, 2, 64};
+    check_cudnn(t, grouped, cudnn, kCudnnSliceBytes);
+    check_cudnn(t, grouped, cudnn, 0);                                          // a group of a sample
+    check_cudnn(t, grouped, cudnn, cudnn_slice(grouped.shape(), 0).bytes * 2);  // a sample
+    check_cudnn(t, {3, 68, 3, 1, 64}, cudnn, 0);
+    check_cudnn(t, {2, 72, 3, 3, 80}, cudnn, 0);
+    check_cudnn(t, {2, 67, 2, 2, 64}, cudnn, 0);  // not cut: a head's lse would begin anywhere
   }
 }
 
 TEST_CASE(
     "slices of cuDNN's deterministic backward divide samples and groups of heads, the largest that fit") {
-  const AttentionShape llama = Case{4, 8192, 32, 8, 128}.shape();
+  const AttentionShape llama = CudnnCase{4, 8192, 32, 8, 128}.shape();
   const int64_t pairs = int64_t{2} * 8192 * 8192;
   const auto slice = [](const AttentionShape& s, int64_t bytes) {
     const CudnnSlice cut = cudnn_slice(s, bytes);
@@ -159,12 +159,12 @@ TEST_CASE(
   CHECK(slice(llama, int64_t{1} << 40) == Pair(4, 8));
   CHECK(slice(llama, 3 * 32 * pairs) == Pair(2, 8));
   CHECK(slice(llama, kCudnnSliceBytes) == Pair(1, 4));
-  CHECK(slice(Case{1, 16384, 32, 8, 128}.shape(), kCudnnSliceBytes) == Pair(1, 1));
+  CHECK(slice(CudnnCase{1, 16384, 32, 8, 128}.shape(), kCudnnSliceBytes) == Pair(1, 1));
   CHECK(slice(llama, 0) == Pair(1, 1));
   CHECK(cudnn_slice(llama, 0).bytes > 4 * pairs);
   CHECK(cudnn_backward_workspace(llama, true) == cudnn_slice(llama, kCudnnSliceBytes).bytes);
   CHECK(cudnn_backward_workspace(llama, true) <= kCudnnSliceBytes);
-  CHECK(slice(Case{4, 8190, 32, 8, 128}.shape(), 0) == Pair(4, 8));
+  CHECK(slice(CudnnCase{4, 8190, 32, 8, 128}.shape(), 0) == Pair(4, 8));
   for (int64_t bytes = 1 << 20; bytes < int64_t{1} << 36; bytes += bytes / 3) {
     const CudnnSlice cut = cudnn_slice(llama, bytes);
     CHECK((cut.bytes <= bytes || (cut.samples == 1 && cut.kv_heads == 1)));
@@ -177,7 +177,7 @@ TEST_CASE(
   for (bool part : {false, true}) {
     CAPTURE(part);
     Twin w(DType::bf16);
-    const Case c{2, 70, 4, 2, 64};
+    const CudnnCase c{2, 70, 4, 2, 64};
     const int64_t rows = c.batch * c.seq;
     const auto q = w.random(DType::bf16, {rows, 4 * 64 + 16}, 2),
                k = w.random(DType::bf16, {rows, 2 * 64 + 8}, 2),
@@ -200,8 +200,8 @@ TEST_CASE(
 
 TEST_CASE("attention that cuDNN cannot take goes to native kernels, or fails where it must not") {
   if (!have_cudnn()) return;
-  const auto both = [](DType t, const Case& c, const std::string& why) {
-    check_fused(t, c, AttentionBackend::automatic);
+  const auto both = [](DType t, const CudnnCase& c, const std::string& why) {
+    check_cudnn(t, c, AttentionBackend::automatic);
     REQUIRE_THROWS_WITH(force(t, c), Catch::Contains("attention_backend: cudnn: ") && Catch::Contains(why));
   };
   force(DType::bf16, {1, 40, 2, 1, 16});
@@ -216,7 +216,7 @@ TEST_CASE("training with cuDNN's attention: exact memory, workspace included, lo
   for (const std::string architecture : {"llama", "gpt2"})
     for (bool graphs : {false, true}) {
       CAPTURE(architecture, graphs);
-      TinyOptions o = tiny(architecture);
+      TinyOptions o = tiny_on_cuda(architecture);
       o.cuda_graphs = graphs;
       const TinyResult own = train_tiny(o);
       o.attention_backend = AttentionBackend::automatic;
@@ -240,7 +240,7 @@ TEST_CASE("training with cuDNN's attention: exact memory, workspace included, lo
 #ifdef LTRAIN_CUDA_EMULATED
 TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has passed the comparison") {
   forget_cudnn_checks();
-  TinyOptions o = tiny("llama");
+  TinyOptions o = tiny_on_cuda("llama");
   o.deterministic = false;
   const auto losses = [&](AttentionBackend b, const char* as) {  // compared once, as what it was first
     ::setenv("LTRAIN_EMULATED_CUDNN", as, 1);
@@ -266,7 +266,7 @@ TEST_CASE("what cuDNN computes is what counts: a wrong one is seen, after it has
 
 TEST_CASE(
     "several ranks with cuDNN's attention, where heads are exchanged and where a ring leaves it no call") {
-  TinyOptions o = tiny("gpt2");
+  TinyOptions o = tiny_on_cuda("gpt2");
   o.seq = 8, o.micro_batch = 1;
   const TinyResult one = train_tiny(o);
   o.deterministic = false;
@@ -288,7 +288,7 @@ TEST_CASE(
 
 TEST_CASE("a cuDNN that differs from the kernels here is not used, and named with the amount") {
   const auto s = cuda::make_cuda_stream("cuda");
-  const AttentionShape shape = Case{1, 40, 2, 1, 64}.shape();
+  const AttentionShape shape = CudnnCase{1, 40, 2, 1, 64}.shape();
   const auto why = [&](CudnnPass pass) { return cudnn_unusable(*s, DType::bf16, shape, pass); };
   using enum CudnnPass;
   forget_cudnn_checks();

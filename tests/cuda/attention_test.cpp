@@ -22,11 +22,11 @@ namespace {
 const DType kNarrow[] = {DType::bf16, DType::f16};
 
 /// These kernels run during its lifetime.
-struct Forced {
-  explicit Forced(AttentionKernel k) {
+struct ForcedAttention {
+  explicit ForcedAttention(AttentionKernel k) {
     ::setenv("LTRAIN_ATTENTION", std::string(attention_name(k)).c_str(), 1);
   }
-  ~Forced() { ::unsetenv("LTRAIN_ATTENTION"); }
+  ~ForcedAttention() { ::unsetenv("LTRAIN_ATTENTION"); }
 };
 
 /// False, and the test counts as skipped, where there is no GPU that runs the kernels for Hopper.
@@ -37,7 +37,7 @@ bool have_hopper() {
   return false;
 }
 
-struct Case {
+struct FusedCase {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout = false, documents = false;
   int64_t window = 0;
@@ -46,10 +46,10 @@ struct Case {
 };
 
 /// Forward and backward of one tensor of queries, keys and values.
-void check_fused(AttentionKernel kernel, DType t, const Case& c) {
+void check_fused(AttentionKernel kernel, DType t, const FusedCase& c) {
   CAPTURE(attention_name(kernel), dtype_name(t), c.batch, c.seq, c.heads, c.kv_heads, c.dim, c.dropout,
           c.documents, c.window, c.scale, c.soft_cap, c.values);
-  const Forced forced(kernel);
+  const ForcedAttention forced(kernel);
   AttentionShape shape;
   shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;
   shape.head_dim = c.dim, shape.value_dim = c.values;
@@ -74,7 +74,7 @@ void check_fused(AttentionKernel kernel, DType t, const Case& c) {
 void check_block(AttentionKernel kernel, DType t, int64_t each, int64_t dim, int64_t heads, int64_t kv_heads,
                  bool add, int64_t keys_of, int64_t values = 0) {
   CAPTURE(attention_name(kernel), dtype_name(t), each, dim, heads, kv_heads, add, keys_of, values);
-  const Forced forced(kernel);
+  const ForcedAttention forced(kernel);
   const int64_t seq = 4 * each, rows = 2 * each;
   Twin w(t);
   const int64_t value = values ? values : dim;
@@ -104,7 +104,7 @@ void check_block(AttentionKernel kernel, DType t, int64_t each, int64_t dim, int
 /// The last sample's values begin with NaN: the others must not see it, nor must rows that come before.
 void check_apart(AttentionKernel kernel, DType t, int64_t seq, int64_t dim) {
   CAPTURE(attention_name(kernel), dtype_name(t), seq, dim);
-  const Forced forced(kernel);
+  const ForcedAttention forced(kernel);
   AttentionShape shape;
   shape.batch = 2, shape.seq = seq, shape.head_dim = dim;
   Twin w(t);
@@ -141,7 +141,7 @@ TEST_CASE("attention on tensor cores: head dims that are padded, with values as 
   for (DType t : kNarrow)
     for (int64_t dim : {32, 40, 80, 112, 160, 200}) {
       check_fused(kMma, t, {1, 75, 2, 1, dim, dim == 80, dim == 112});
-      Case narrow{2, 67, 2, 2, dim};
+      FusedCase narrow{2, 67, 2, 2, dim};
       narrow.values = dim / 2 / 8 * 8;
       check_fused(kMma, t, narrow);
     }
@@ -167,7 +167,7 @@ TEST_CASE("attention with values narrower than keys: every kernel that has them"
       check_fused(AttentionKernel::base, t, {2, 67, 4, 2, dim, t == DType::f32, true, 0, 0, 0, values});
   for (DType t : kNarrow) {
     for (int64_t seq : {1, 17, 64, 65, 130, 259}) {
-      Case c{1, seq, 1, 1, 192};
+      FusedCase c{1, seq, 1, 1, 192};
       c.values = 128;
       check_fused(kMma, t, c);
     }
@@ -291,13 +291,13 @@ TEST_CASE("attention: the kernel is the fastest that can, or the one asked for, 
   REQUIRE(with([](auto& t) { t.type = DType::f32; }) == base);
   REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 257; }), Catch::Contains("head dim 257"));
   {
-    const Forced forced(mma);
+    const ForcedAttention forced(mma);
     REQUIRE(choose_attention(h100) == mma);
     REQUIRE_THROWS_WITH(with([](auto& t) { t.head_dim = 20; }),
                         Catch::Contains("LTRAIN_ATTENTION=mma") && Catch::Contains("head dim 20"));
   }
   {
-    const Forced forced(wgmma);
+    const ForcedAttention forced(wgmma);
     REQUIRE_THROWS_WITH(with([](auto& t) { t.dropout = true; }), Catch::Contains("no dropout"));
     REQUIRE_THROWS_WITH(with([](auto& t) { t.capability = 80; }), Catch::Contains("compute capability 9.0"));
   }

@@ -12,21 +12,23 @@
 #include "kernels/norm/norm_fp8.h"
 #include "models/layers/fp8.h"
 #include "models/layers/step.h"
+#include "tests/cuda/operands.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
 
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kE4m3 = DType::f8e4m3;
+constexpr DType kE4m3 = DType::f8e4m3;
 
-struct Moved {
+struct Fp8Moved {
   int64_t device, planned;
 };
 
 /// Bytes of what `make(stream, memory)` returns, on the emulated device and on meta, without products.
 template <class Make>
-Moved moved(Make make) {
-  Moved out;
+Fp8Moved moved(Make make) {
+  Fp8Moved out;
   {
     const auto stream = cuda::make_cuda_stream("cuda");
     Arena memory(DeviceKind::cuda, 16 << 20);
@@ -87,7 +89,7 @@ TEST_CASE("traffic: weights of FP8 are rounded once a step, not once a use") {
   };
   // Two bytes of an element are read and one is written, of each operand as it is and transposed.
   const int64_t weight = 2 * 3 * out * in, others = 2 * 3 * rows * (in + out);
-  const Moved before = linear(false), after = linear(true);
+  const Fp8Moved before = linear(false), after = linear(true);
   CHECK(before.planned == micros * (weight + others));
   CHECK(after.planned == weight + micros * others);
   // Beside them each block's largest magnitude.
@@ -123,7 +125,7 @@ TEST_CASE("traffic: norms and SwiGLU write what FP8 products read") {
   };
   // x, delta and their sum are three of two bytes; then y is written, and read twice for two sets of codes;
   // or codes are written, and read once for the other set.
-  const Moved before = norm(false), after = norm(true);
+  const Fp8Moved before = norm(false), after = norm(true);
   CHECK(before.planned == n * (6 + 2 + 2 * 3));
   CHECK(after.planned == n * (6 + 1 + 2));
   const int64_t weights = rows * cols * 2 + rows * 4;  // the weight a row, from the caches, and rstd
@@ -152,7 +154,7 @@ TEST_CASE("traffic: norms and SwiGLU write what FP8 products read") {
       };
     });
   };
-  const Moved apart = swiglu(false), together = swiglu(true);
+  const Fp8Moved apart = swiglu(false), together = swiglu(true);
   CHECK(apart.planned == n * (4 + 2 + 2 * 3));
   CHECK(together.planned == n * (4 + 1 + 1));
   CHECK(apart.device - apart.planned < 4096);
@@ -181,7 +183,7 @@ TEST_CASE("traffic: SwiGLU's backward writes both sets of codes that FP8 product
     });
   };
   // Gate, up and dy are read. The gradient is written and read again, or never there.
-  const Moved before = backward(false), after = backward(true);
+  const Fp8Moved before = backward(false), after = backward(true);
   CHECK(before.planned == n * (3 * 2 + 2 * (2 + 2 + 2)));
   CHECK(after.planned == n * (3 * 2 + 2 * 2));
   CHECK(after.device - after.planned < 4096);

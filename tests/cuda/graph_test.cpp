@@ -17,7 +17,7 @@ using namespace ltrain::test;
 
 namespace {
 
-TinyOptions tiny(const std::string& architecture, const std::string& precision) {
+TinyOptions graph_job(const std::string& architecture, const std::string& precision) {
   TinyOptions o;
   o.architecture = architecture;
   o.precision = precision;
@@ -82,7 +82,7 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
   for (const std::string architecture : {"llama", "gpt2"})
     for (const std::string precision : {"fp32", "bf16"}) {
       CAPTURE(architecture, precision);
-      TinyOptions o = tiny(architecture, precision);
+      TinyOptions o = graph_job(architecture, precision);
       o.packed = precision == "bf16";
       o.dropout = 0.1;
       if (architecture == "gpt2") o.recompute.run = 1;
@@ -94,13 +94,14 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
       o.dropout = 0.2;
       CHECK(train_tiny(o).losses != eager.losses);  // a comparison that can fail
     }
-  TinyOptions sophia = tiny("llama", "fp32");  // whose steps with estimates are not captured
+  TinyOptions sophia = graph_job("llama", "fp32");  // whose steps with estimates are not captured
   sophia.optimizer.rule = UpdateRule::sophia;
   sophia.optimizer.hessian_interval = 3;
   const TinyResult estimated = train_tiny(sophia);
   sophia.cuda_graphs = true;
   check_same_bits(estimated, train_tiny(sophia));
-  TinyOptions one = tiny("llama", "fp32");  // no second micro-batch, and one that the device holds at once
+  TinyOptions one =
+      graph_job("llama", "fp32");  // no second micro-batch, and one that the device holds at once
   one.global_batch = 2;
   const TinyResult eager = train_tiny(one);
   one.cuda_graphs = true;
@@ -111,7 +112,7 @@ TEST_CASE("a job with captured micro-batches equals the one without, bit for bit
 TEST_CASE("captured micro-batches with weights of FP8: rounded in the first of each step, bit for bit") {
   for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     CAPTURE(static_cast<int>(recipe));
-    TinyOptions o = tiny("llama", "fp32");
+    TinyOptions o = graph_job("llama", "fp32");
     o.intermediate = 32, o.seq = 16;  // multiples of 16, as cuBLASLt requires of FP8 operands
     o.fp8.emplace().recipe = recipe;
     o.fp8->history = 2;
@@ -127,7 +128,7 @@ TEST_CASE(
     "slow: captured passes of several ranks equal those without, bit for bit, and count what they send") {
   const auto check = [](const char* what, auto change) {
     CAPTURE(what);
-    TinyOptions o = tiny("llama", "fp32");
+    TinyOptions o = graph_job("llama", "fp32");
     o.global_batch = 8, o.micro_batch = 1, o.kv_heads = 2, o.seq = 8;
     o.dropout = 0.1;
     change(o);
@@ -176,7 +177,7 @@ TEST_CASE(
 TEST_CASE("captured layers wait for the updated weights that they gather, which may come late") {
   for (const int64_t batch : {2, 6}) {  // one micro-batch of each rank, and three
     CAPTURE(batch);
-    TinyOptions o = tiny("llama", "fp32");
+    TinyOptions o = graph_job("llama", "fp32");
     o.ranks = 2, o.zero_stage = 1, o.micro_batch = 1, o.global_batch = batch, o.layers = 3;
     const TinyResult eager = train_tiny(o);
     o.cuda_graphs = true;
@@ -197,7 +198,7 @@ TEST_CASE("captured layers wait for the updated weights that they gather, which 
 
 TEST_CASE("the timeline of a step on the device has the ops of its plan, a captured micro-batch as one") {
   if (!have_cuda()) return;
-  TinyOptions o = tiny("llama", "bf16");
+  TinyOptions o = graph_job("llama", "bf16");
   o.timeline = true;
   const TinyResult eager = train_tiny(o);
   CHECK(eager.plan_ops[0].size() > 50);

@@ -16,18 +16,18 @@ using namespace ltrain::test;
 namespace {
 
 /// This kernel makes all grouped matmuls during its lifetime.
-struct Forced {
-  explicit Forced(const std::string& name) { ::setenv("LTRAIN_GROUPED_GEMM", name.c_str(), 1); }
-  explicit Forced(GroupedGemm kernel) : Forced(std::string(grouped_gemm_name(kernel))) {}
-  ~Forced() { ::unsetenv("LTRAIN_GROUPED_GEMM"); }
+struct ForcedGemm {
+  explicit ForcedGemm(const std::string& name) { ::setenv("LTRAIN_GROUPED_GEMM", name.c_str(), 1); }
+  explicit ForcedGemm(GroupedGemm kernel) : ForcedGemm(std::string(grouped_gemm_name(kernel))) {}
+  ~ForcedGemm() { ::unsetenv("LTRAIN_GROUPED_GEMM"); }
 };
 
-constexpr GroupedGemm kMma = GroupedGemm::mma, kWgmma = GroupedGemm::wgmma;
+constexpr GroupedGemm kMmaGemm = GroupedGemm::mma, kWgmmaGemm = GroupedGemm::wgmma;
 
 /// False, and the test counts as skipped, where there is no GPU that runs the kernel.
 bool can_run(GroupedGemm kernel) {
   if (!have_cuda()) return false;
-  if (kernel == kMma || cuda::device_info().capability == 90) return true;
+  if (kernel == kMmaGemm || cuda::device_info().capability == 90) return true;
   skip_test("the GPU is no Hopper");
   return false;
 }
@@ -80,7 +80,7 @@ std::vector<T> random_values(int64_t n, uint64_t stream) {
 
 int64_t total(const GroupRows& rows) { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
 
-struct Case {
+struct GroupedCase {
   GroupRows rows;
   int64_t n, k;
   int64_t beyond = 3;  ///< rows of nobody
@@ -90,13 +90,13 @@ struct Case {
 template <class T>
 struct Products {
   std::unique_ptr<Stream> stream = cuda::make_cuda_stream("cuda");
-  const Case& c;
+  const GroupedCase& c;
   int64_t all, groups;
   std::vector<T> x, w, dy, y, dx;
   std::vector<float> dw, twice;
   std::vector<int64_t> launches;
 
-  explicit Products(const Case& c)
+  explicit Products(const GroupedCase& c)
       : c(c),
         all(total(c.rows)),
         groups(static_cast<int64_t>(c.rows.size())),
@@ -171,9 +171,9 @@ struct Products {
 };
 
 template <class T>
-void check(GroupedGemm kernel, const Case& c) {
+void check_gemm(GroupedGemm kernel, const GroupedCase& c) {
   CAPTURE(grouped_gemm_name(kernel), c.rows.size(), c.n, c.k);
-  const Forced forced(kernel);
+  const ForcedGemm forced(kernel);
   const Products<T> p(c);
   const std::array<double, 4> errors = p.errors();
   CHECK(errors[0] < tolerance<T>());
@@ -187,37 +187,37 @@ void check(GroupedGemm kernel, const Case& c) {
 #endif
 }
 
-void check_all(GroupedGemm kernel) {
+void check_gemms(GroupedGemm kernel) {
   if (!can_run(kernel)) return;
-  check<bf16>(kernel, {{0, 1, 300, 0, 37}, 136, 72});  // widths of parts of tiles, rows of several
-  check<f16>(kernel, {{0, 1, 130, 0, 37}, 136, 72});
-  check<bf16>(kernel, {{40, 64, 65, 63}, 264, 136});  // small tiles, whole and with one row more
-  check<bf16>(kernel, {{0, 0, 261, 0}, 64, 200});     // all rows one group's
-  check<bf16>(kernel, {GroupRows(9, 1), 16, 8, 0});   // a row each, and none beyond
-  check<bf16>(kernel, {GroupRows(5, 0), 16, 24});     // none at all
-  check<bf16>(kernel, {{128, 256, 128}, 256, 128});   // whole tiles
+  check_gemm<bf16>(kernel, {{0, 1, 300, 0, 37}, 136, 72});  // widths of parts of tiles, rows of several
+  check_gemm<f16>(kernel, {{0, 1, 130, 0, 37}, 136, 72});
+  check_gemm<bf16>(kernel, {{40, 64, 65, 63}, 264, 136});  // small tiles, whole and with one row more
+  check_gemm<bf16>(kernel, {{0, 0, 261, 0}, 64, 200});     // all rows one group's
+  check_gemm<bf16>(kernel, {GroupRows(9, 1), 16, 8, 0});   // a row each, and none beyond
+  check_gemm<bf16>(kernel, {GroupRows(5, 0), 16, 24});     // none at all
+  check_gemm<bf16>(kernel, {{128, 256, 128}, 256, 128});   // whole tiles
   GroupRows many;
   for (int64_t i = 0; i < 280; ++i) many.push_back(i % 40 != 7 ? 1 + i % 2 : 0);
-  check<bf16>(kernel, {many, 8, 16});  // more than one launch takes
+  check_gemm<bf16>(kernel, {many, 8, 16});  // more than one launch takes
 }
 
 }  // namespace
 
 TEST_CASE(
     "grouped products on tensor cores: groups of none, of one row, of all, and more than a launch takes") {
-  check_all(kMma);
+  check_gemms(kMmaGemm);
 }
 
 TEST_CASE("grouped products on Hopper's tensor cores: groups of none, of one row, of all, of many") {
-  check_all(kWgmma);
+  check_gemms(kWgmmaGemm);
 }
 
 TEST_CASE("a row's product has the same bits whatever the other rows of its group are") {
-  for (const GroupedGemm kernel : {kMma, kWgmma}) {
+  for (const GroupedGemm kernel : {kMmaGemm, kWgmmaGemm}) {
     if (!can_run(kernel)) return;
-    const Forced forced(kernel);
+    const ForcedGemm forced(kernel);
     // The same rows and weights: the first group's rows are few, and then many.
-    const Case few{{30, 10}, 72, 80}, many{{400, 10}, 72, 80};
+    const GroupedCase few{{30, 10}, 72, 80}, many{{400, 10}, 72, 80};
     const Products<bf16> a(few), b(many);
     const auto bits = [](const std::vector<bf16>& v, int64_t n) {
       return std::string(reinterpret_cast<const char*>(v.data()), static_cast<size_t>(2 * n));
@@ -234,31 +234,31 @@ TEST_CASE("which kernel makes grouped products") {
     change(other);
     return choose_grouped_gemm(other);
   };
-  CHECK(choose_grouped_gemm(t) == kWgmma);
-  CHECK(with([](auto& o) { o.capability = 80; }) == kMma);
-  CHECK(with([](auto& o) { o.capability = 100; }) == kMma);
-  CHECK(with([](auto& o) { o.type = DType::f16; }) == kWgmma);
+  CHECK(choose_grouped_gemm(t) == kWgmmaGemm);
+  CHECK(with([](auto& o) { o.capability = 80; }) == kMmaGemm);
+  CHECK(with([](auto& o) { o.capability = 100; }) == kMmaGemm);
+  CHECK(with([](auto& o) { o.type = DType::f16; }) == kWgmmaGemm);
   CHECK(with([](auto& o) { o.type = DType::f32; }) == GroupedGemm::each);
   CHECK(with([](auto& o) { o.n = 100; }) == GroupedGemm::each);
   CHECK(with([](auto& o) { o.k = 36; }) == GroupedGemm::each);
   CHECK(with([](auto& o) { o.aligned = false; }) == GroupedGemm::each);
   {
-    const Forced forced(kMma);
-    CHECK(choose_grouped_gemm(t) == kMma);
+    const ForcedGemm forced(kMmaGemm);
+    CHECK(choose_grouped_gemm(t) == kMmaGemm);
     CHECK_THROWS_WITH(with([](auto& o) { o.n = 100; }),
                       Catch::Contains("LTRAIN_GROUPED_GEMM=mma") && Catch::Contains("16 bytes"));
   }
   {
-    const Forced forced(GroupedGemm::each);
+    const ForcedGemm forced(GroupedGemm::each);
     CHECK(choose_grouped_gemm(t) == GroupedGemm::each);
   }
-  const Forced forced("fast");
+  const ForcedGemm forced("fast");
   CHECK_THROWS_WITH(choose_grouped_gemm(t), Catch::Contains("LTRAIN_GROUPED_GEMM=fast"));
 }
 
 TEST_CASE("groups whose rows do not begin at multiples of 16 bytes have products of their own") {
   if (!have_cuda()) return;
-  const Case odd{{5, 0, 70}, 36, 20};
+  const GroupedCase odd{{5, 0, 70}, 36, 20};
   const Products<bf16> p(odd);
   const std::array<double, 4> errors = p.errors();
   CHECK(errors[0] < tolerance<bf16>());
@@ -268,7 +268,7 @@ TEST_CASE("groups whose rows do not begin at multiples of 16 bytes have products
 }
 
 TEST_CASE("grouped products: the kernel for Hopper agrees with the other one on this GPU") {
-  if (!can_run(kWgmma)) return;
+  if (!can_run(kWgmmaGemm)) return;
   const auto s = cuda::make_cuda_stream("cuda");
   for (DType t : {DType::bf16, DType::f16}) CHECK(compare_grouped_gemms(*s, t) == "");
 }
@@ -283,8 +283,8 @@ TEST_CASE("grouped products: kernels that disagree are told, with what and how m
 }
 
 TEST_CASE("grouped products on tensor cores with two lanes exchanged are seen to be wrong") {
-  const Forced forced(kMma);
-  const Case c{{20, 30}, 64, 64};
+  const ForcedGemm forced(kMmaGemm);
+  const GroupedCase c{{20, 30}, 64, 64};
   cuda::emulated_lanes_swapped = true;
   const std::array<double, 4> errors = Products<bf16>(c).errors();
   cuda::emulated_lanes_swapped = false;

@@ -98,7 +98,7 @@ std::vector<float> product(const std::vector<T>& a, const std::vector<T>& b, Wro
 }
 
 template <class T, int kN, Along kA, Along kB, bool kRegisters>
-void check(bool panels_matter) {
+void check_product(bool panels_matter) {
   CAPTURE(kN, kA == Along::rows, kB == Along::rows, kRegisters);
   const auto a = numbers<T>(64 * kSummed, 3), b = numbers<T>(kN * kSummed, 4);
   std::vector<float> plain(64 * kN);
@@ -121,19 +121,19 @@ void check(bool panels_matter) {
 }
 
 template <class T>
-void check_all() {
+void check_products() {
   constexpr Along columns = Along::columns, rows = Along::rows;
-  check<T, 64, columns, columns, false>(false);
-  check<T, 64, columns, rows, false>(false);
-  check<T, 64, rows, columns, false>(false);
-  check<T, 64, rows, rows, false>(false);
-  check<T, 64, columns, columns, true>(false);
-  check<T, 64, columns, rows, true>(false);
-  check<T, 96, columns, columns, false>(false);
-  check<T, 128, columns, columns, false>(false);
-  check<T, 128, columns, rows, false>(true);
-  check<T, 128, columns, columns, true>(false);
-  check<T, 128, columns, rows, true>(true);
+  check_product<T, 64, columns, columns, false>(false);
+  check_product<T, 64, columns, rows, false>(false);
+  check_product<T, 64, rows, columns, false>(false);
+  check_product<T, 64, rows, rows, false>(false);
+  check_product<T, 64, columns, columns, true>(false);
+  check_product<T, 64, columns, rows, true>(false);
+  check_product<T, 96, columns, columns, false>(false);
+  check_product<T, 128, columns, columns, false>(false);
+  check_product<T, 128, columns, rows, false>(true);
+  check_product<T, 128, columns, columns, true>(false);
+  check_product<T, 128, columns, rows, true>(true);
 }
 
 /// A block of two warpgroups; `body` gets an mbarrier of one arrival in shared memory, and what lies behind.
@@ -149,8 +149,8 @@ void with_barrier(const std::function<void(Mbarrier*, char*)>& body) {
 }  // namespace
 
 TEST_CASE("wgmma: every form of its operands, and each mistake") {
-  check_all<bf16>();
-  check_all<f16>();
+  check_products<bf16>();
+  check_products<f16>();
 }
 
 TEST_CASE("wgmma: a group that is not waited for stays unseen, one before it is there") {

@@ -11,6 +11,9 @@
 
 namespace ltrain::test {
 
+inline constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kF64 = DType::f64, kI32 = DType::i32,
+                       kI64 = DType::i64, kU8 = DType::u8;
+
 /// Device of an op's operands: the emulated device, or meta.
 class Operands {
  public:

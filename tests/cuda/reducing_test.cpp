@@ -250,7 +250,7 @@ TEST_CASE("matrix products of every form") {
 
 namespace {
 
-struct Case {
+struct CombinedCase {
   int64_t batch, seq, heads, kv_heads, dim;
   bool dropout, documents;
 };
@@ -260,12 +260,12 @@ struct Case {
 TEST_CASE("attention forward and backward: groups, odd lengths, head dims, dropout, documents") {
   if (!have_cuda()) return;
   for (DType t : kFloats)
-    for (const Case& c : {Case{2, 33, 4, 2, 16, false, false},
-                          {1, 70, 2, 1, 64, true, false},
-                          {2, 40, 3, 3, 24, true, true},
-                          {1, 1, 1, 1, 8, false, false},
-                          {1, 34, 2, 2, 128, false, true},
-                          {1, 37, 1, 1, 200, true, false}}) {
+    for (const CombinedCase& c : {CombinedCase{2, 33, 4, 2, 16, false, false},
+                                  {1, 70, 2, 1, 64, true, false},
+                                  {2, 40, 3, 3, 24, true, true},
+                                  {1, 1, 1, 1, 8, false, false},
+                                  {1, 34, 2, 2, 128, false, true},
+                                  {1, 37, 1, 1, 200, true, false}}) {
       CAPTURE(dtype_name(t), c.seq, c.heads, c.kv_heads, c.dim, c.dropout, c.documents);
       AttentionShape shape;
       shape.batch = c.batch, shape.seq = c.seq, shape.heads = c.heads, shape.kv_heads = c.kv_heads;

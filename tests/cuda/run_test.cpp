@@ -26,7 +26,7 @@ std::vector<double> losses(const TempRun& run, const std::string& name, const st
   return out;
 }
 
-void require_close(const std::vector<double>& a, const std::vector<double>& b) {
+void require_close_losses(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] / b[i] - 1) < 1e-5);
 }
@@ -48,9 +48,9 @@ TEST_CASE(
   const std::string said = train("device=cuda output_dir=cuda");
   CHECK(said.find("of one ") != std::string::npos);
   REQUIRE(losses(run, "cpu").size() == 4);
-  require_close(losses(run, "cpu"), losses(run, "cuda"));
-  require_close(losses(run, "cpu", "grad_norm"), losses(run, "cuda", "grad_norm"));
-  require_close(losses(run, "cpu", "eval_loss"), losses(run, "cuda", "eval_loss"));
+  require_close_losses(losses(run, "cpu"), losses(run, "cuda"));
+  require_close_losses(losses(run, "cpu", "grad_norm"), losses(run, "cuda", "grad_norm"));
+  require_close_losses(losses(run, "cpu", "eval_loss"), losses(run, "cuda", "eval_loss"));
 
   const auto plan = nlohmann::json::parse(read_text(run.folder() + "/cuda/plan.json"));
   const auto used = nlohmann::json::parse(read_text(run.folder() + "/cuda/logs/usage-00000.json"));
@@ -67,10 +67,10 @@ TEST_CASE(
   // A run on one device goes on from a checkpoint of the other, and both end with the same losses.
   train("device=cuda output_dir=there train.train_steps=2");
   train("device=cpu output_dir=there");
-  require_close(losses(run, "cpu"), losses(run, "there"));
+  require_close_losses(losses(run, "cpu"), losses(run, "there"));
   train("device=cpu output_dir=back train.train_steps=2");
   train("device=cuda output_dir=back");
-  require_close(losses(run, "cpu"), losses(run, "back"));
+  require_close_losses(losses(run, "cpu"), losses(run, "back"));
 
   const std::string evaluated = run.sh("eval cuda --device cuda --samples 4").text;
   CHECK(evaluated == run.sh("eval cuda --device cpu --samples 4").text);
@@ -101,7 +101,7 @@ TEST_CASE("distillation on cuda: losses and divergences of the CPU's run, in exa
   }
   REQUIRE(losses(run, "cpu").size() == 4);
   for (const char* key : {"lm_loss", "ce_loss", "kl", "grad_norm", "eval_loss"})
-    require_close(losses(run, "cpu", key), losses(run, "cuda", key));
+    require_close_losses(losses(run, "cpu", key), losses(run, "cuda", key));
   const auto plan = nlohmann::json::parse(read_text(run.folder() + "/cuda/plan.json"));
   const auto used = nlohmann::json::parse(read_text(run.folder() + "/cuda/logs/usage-00000.json"));
   CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);

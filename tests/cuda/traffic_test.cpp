@@ -42,8 +42,6 @@ void check_traffic(const Made& made, int64_t floor, int64_t besides, int64_t nar
   CHECK(meta.bytes(on_meta) == floor);
 }
 
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32;
-
 }  // namespace
 
 TEST_CASE("norms move each row once, forward with the residual and backward with the weight's gradient") {

@@ -24,7 +24,7 @@ using namespace ltrain::test;
 namespace {
 
 /// Small enough for fibres, with all that a step has: accumulation, clipping, odd sizes.
-TinyOptions tiny(const std::string& architecture, const std::string& precision) {
+TinyOptions small_job(const std::string& architecture, const std::string& precision) {
   TinyOptions o;
   o.architecture = architecture;
   o.precision = precision;
@@ -54,7 +54,7 @@ double cosine(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 /// Losses and the gradients of the first step, within what 16-bit types round.
-void require_close(const TinyResult& cpu, const TinyResult& cuda) {
+void require_close_training(const TinyResult& cpu, const TinyResult& cuda) {
   for (size_t i = 0; i < cpu.losses.size(); ++i) CHECK(std::abs(cuda.losses[i] / cpu.losses[i] - 1) < 2e-3);
   double largest = 0;
   for (const auto& [name, values] : cpu.gradients)
@@ -75,7 +75,7 @@ TEST_CASE("a step has one launch of AdamW, as planned, however many buckets a ra
     return std::count_if(ops.begin(), ops.end(),
                          [](const std::string& op) { return op.ends_with(": adamw"); });
   };
-  TinyOptions o = on_cuda(tiny("llama", "bf16"));
+  TinyOptions o = on_cuda(small_job("llama", "bf16"));
   o.timeline = true;
   o.bucket_elements = 1;  // a bucket for each unit
   const TinyResult many = train_tiny(o);
@@ -97,7 +97,7 @@ TEST_CASE("a step has one launch of AdamW, as planned, however many buckets a ra
 
 TEST_CASE("8-bit AdamW on cuda: one launch a step, exact memory, losses of the CPU's") {
   if (!have_cuda()) return;
-  TinyOptions o = tiny("llama", "fp32");
+  TinyOptions o = small_job("llama", "fp32");
   o.optimizer.rule = UpdateRule::adamw8bit;
   o.timeline = true;
   o.bucket_elements = 1;  // a bucket for each unit
@@ -132,7 +132,7 @@ TEST_CASE("training on cuda equals the CPU: losses, norms, gradients, parameters
   for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text", "deepseek_v2"})
     for (bool more : {false, true}) {
       CAPTURE(architecture, more);
-      TinyOptions o = tiny(architecture, "fp64");
+      TinyOptions o = small_job(architecture, "fp64");
       o.packed = more;
       o.dropout = more ? 0.2 : 0;
       if (!more) o.micro_batch = 1;  // more micro-batches than slots of the staging memory
@@ -149,7 +149,7 @@ TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
   if (!have_cuda()) return;
   for (const std::string architecture : {"llama", "gpt2", "gemma2", "gemma3_text", "deepseek_v2"}) {
     CAPTURE(architecture);
-    TinyOptions o = tiny(architecture, "fp32");
+    TinyOptions o = small_job(architecture, "fp32");
     // With 0.1 the second step of gemma3_text hangs on elements whose gradient is rounding alone: the CPU's
     // own two instruction sets differ by 3e-4 of the norm there, and both by 8e-4 from fp64.
     o.dropout = 0.15;
@@ -161,14 +161,14 @@ TEST_CASE("training on cuda in fp32, bf16 and fp16, within what they round") {
       const TinyResult cpu = train_tiny(o), cuda = train_tiny(on_cuda(o));
       require_exact_memory(cuda);
       CHECK(cuda.loss_scales == cpu.loss_scales);
-      require_close(cpu, cuda);
+      require_close_training(cpu, cuda);
     }
   }
 }
 
 TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
   if (!have_cuda()) return;
-  TinyOptions o = tiny("mixtral", "fp64");
+  TinyOptions o = small_job("mixtral", "fp64");
   o.moe.num_experts = 4;
   o.steps = 3;
   SECTION("Switch, with noise") {
@@ -212,7 +212,7 @@ TEST_CASE("MoE models on cuda equal the CPU, however they choose and balance") {
 TEST_CASE(
     "MoE models on cuda in bf16 and fp16: products of each kernel, within what they round, exact memory") {
   if (!have_cuda()) return;
-  TinyOptions o = tiny("mixtral", "bf16");
+  TinyOptions o = small_job("mixtral", "bf16");
   o.moe.num_experts = 4;
   o.loss_scale.initial = 1024;
   o.layers = o.steps = 1, o.micro_batch = o.global_batch;  // fibres are slow with whole tiles
@@ -224,7 +224,7 @@ TEST_CASE(
       ::setenv("LTRAIN_GROUPED_GEMM", kernel, 1);
       const TinyResult cuda = train_tiny(on_cuda(o));
       ::unsetenv("LTRAIN_GROUPED_GEMM");
-      require_close(cpu, cuda);
+      require_close_training(cpu, cuda);
       require_exact_memory(cuda);
     }
     TinyOptions adapted = o;
@@ -232,14 +232,14 @@ TEST_CASE(
     adapted.lora.target_modules = {"*.experts.*"};
     adapted.lora.dropout = 0.2;
     const TinyResult on_host = train_tiny(adapted), adapters = train_tiny(on_cuda(adapted));
-    require_close(on_host, adapters);
+    require_close_training(on_host, adapters);
     require_exact_memory(adapters);
     if (!kSeveralRanks) continue;
     TinyOptions many = on_cuda(o);
     many.ranks = many.expert = 2, many.zero_stage = 1;
     many.micro_batch = o.micro_batch / 2;
     const TinyResult r = train_tiny(many);
-    require_close(cpu, r);
+    require_close_training(cpu, r);
     require_exact_memory(r);
   }
 }
@@ -247,7 +247,7 @@ TEST_CASE(
 TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
   if (!have_cuda()) return;
   if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");
-  TinyOptions o = tiny("llama", "fp64");
+  TinyOptions o = small_job("llama", "fp64");
   o.micro_batch = 1;
   o.kv_heads = 2;
   o.seq = 8;
@@ -279,7 +279,7 @@ TEST_CASE("every axis and stage of ZeRO on cuda equals one CPU process") {
 TEST_CASE("pairs of a pipeline's schedule on cuda equal one CPU process, over NCCL too") {
   if (!have_cuda()) return;
   if (!kSeveralRanks) return skip_test("several ranks on one GPU need NCCL");
-  TinyOptions o = tiny("llama", "fp64");
+  TinyOptions o = small_job("llama", "fp64");
   o.micro_batch = 1, o.kv_heads = 2, o.seq = 8, o.layers = 4;
   const TinyResult cpu = train_tiny(o);
   for (const bool nccl : {false, true}) {
@@ -296,7 +296,7 @@ TEST_CASE("pairs of a pipeline's schedule on cuda equal one CPU process, over NC
 
 #ifdef LTRAIN_CUDA_EMULATED
 TEST_CASE("the host waits once for each layer of experts and micro-batch, on one rank and on several") {
-  TinyOptions o = on_cuda(tiny("mixtral", "fp64"));
+  TinyOptions o = on_cuda(small_job("mixtral", "fp64"));
   o.moe.num_experts = 4;
   o.micro_batch = 1, o.read_gradients = false;
   for (const int ranks : {1, 2}) {
@@ -385,7 +385,7 @@ TEST_CASE("the emulated device works as late as it may") {
 
 TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages on cuda equal the CPU's") {
   if (!have_cuda()) return;
-  TinyOptions o = tiny("llama", "fp64");
+  TinyOptions o = small_job("llama", "fp64");
   o.offload = {0.7, 96};
   o.ema_decay = 0.5;
   const TinyResult resident = [&] {
@@ -400,7 +400,7 @@ TEST_CASE("offloaded states, moments of bf16, stochastic rounding and averages o
   CHECK(worst_relative(cpu.averages, cuda.averages) < 1e-10);
   require_exact_memory(cuda);
   CHECK(cuda.offload_bytes[0] > 0);
-  o = tiny("llama", "bf16");
+  o = small_job("llama", "bf16");
   o.bf16_states = true;
   o.master_weights = false;
   o.offload = {0.5, 96};
@@ -418,7 +418,7 @@ TEST_CASE("training on cuda with compressed all-reduce and with Sophia") {
                                         {UpdateRule::sophia, HessianEstimator::gauss_newton},
                                         {UpdateRule::sophia, HessianEstimator::hutchinson}}) {
     CAPTURE(update_rule_name(rule), static_cast<int>(estimator));
-    TinyOptions o = tiny("llama", "fp64");
+    TinyOptions o = small_job("llama", "fp64");
     o.optimizer.rule = rule;
     o.optimizer.hessian_estimator = estimator;
     o.optimizer.freeze_step = 1;
@@ -441,7 +441,7 @@ TEST_CASE("training on cuda with compressed all-reduce and with Sophia") {
 TEST_CASE("activations that leave through pinned memory of the host give the bits of those that stay") {
   if (!have_cuda()) return;
   for (const char* architecture : {"llama", "gpt2"}) {
-    TinyOptions o = on_cuda(tiny(architecture, "fp64"));
+    TinyOptions o = on_cuda(small_job(architecture, "fp64"));
     o.layers = 4;
     const TinyResult resident = train_tiny(o);
     o.activations.fraction = 1;
@@ -460,7 +460,7 @@ TEST_CASE("activations that leave through pinned memory of the host give the bit
 
 TEST_CASE("weights that leave through pinned memory of the host give the bits of those that stay") {
   if (!have_cuda()) return;
-  TinyOptions o = on_cuda(tiny("llama", "fp32"));
+  TinyOptions o = on_cuda(small_job("llama", "fp32"));
   o.zero_stage = 3;
   o.ema_decay = 0.5;
   const TinyResult resident = train_tiny(o);
@@ -481,7 +481,7 @@ TEST_CASE("what leaves a GPU for files gives the bits of what stays, and of pinn
   for (const std::string io : {"auto", "pread"}) {
     CAPTURE(io);
     setenv("LTRAIN_IO", io.c_str(), 1);
-    TinyOptions o = on_cuda(tiny("llama", "bf16"));
+    TinyOptions o = on_cuda(small_job("llama", "bf16"));
     o.late_start = true;
     o.layers = 3;
     o.zero_stage = 3;
@@ -526,7 +526,7 @@ TEST_CASE("updates of the host's cores give the bits of the GPU's, in every type
     for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::adam, UpdateRule::sgd, UpdateRule::lion}) {
       CAPTURE(precision, update_rule_name(rule));
       if (rule != UpdateRule::adamw && (precision == "fp64" || precision == "bf16")) continue;  // for time
-      TinyOptions o = on_cuda(tiny("llama", precision.substr(0, 4)));
+      TinyOptions o = on_cuda(small_job("llama", precision.substr(0, 4)));
       o.late_start = rule == UpdateRule::adamw;  // nothing may be computed on before it has come
       o.optimizer.rule = rule;
       o.bf16_gradients = precision == "bf16";
@@ -541,7 +541,7 @@ TEST_CASE("updates of the host's cores give the bits of the GPU's, in every type
     }
   for (int stage = 1; kSeveralRanks && stage <= 3; ++stage) {
     CAPTURE(stage);
-    TinyOptions o = on_cuda(tiny("llama", "bf16"));
+    TinyOptions o = on_cuda(small_job("llama", "bf16"));
     o.ranks = 2, o.micro_batch = 1, o.zero_stage = stage;
     check_same_bits(train(o, 0, false), train(o, 1, true));
   }

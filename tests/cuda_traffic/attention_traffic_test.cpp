@@ -18,8 +18,6 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32;
-
 struct Moves {
   Expected forward, backward;
 };

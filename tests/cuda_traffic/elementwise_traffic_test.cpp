@@ -21,12 +21,6 @@
 using namespace ltrain;
 using namespace ltrain::test;
 
-namespace {
-
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kF64 = DType::f64, kI32 = DType::i32;
-
-}  // namespace
-
 TEST_CASE("bytes: cross-entropy over a vocabulary that ranks share") {
   const int64_t rows = 8, vocab = 4096, ranks = 4;
   const VocabColumns part{vocab, vocab};  // the second rank's

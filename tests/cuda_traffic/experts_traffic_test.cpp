@@ -20,8 +20,6 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kF64 = DType::f64, kI32 = DType::i32,
-                kI64 = DType::i64;
 constexpr int64_t kTokens = 256, kExperts = 8, kTopK = 2, kChoices = kTokens * kTopK, kCols = 128,
                   kPacks = kCols / 8;
 

@@ -11,12 +11,6 @@
 using namespace ltrain;
 using namespace ltrain::test;
 
-namespace {
-
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32;
-
-}  // namespace
-
 TEST_CASE("bytes: norms of heads") {
   const int64_t rows = 32, width = 128, heads = 6, cols = 10 * width, count = rows * heads, n = count * width;
   HeadNorm part;

@@ -19,7 +19,6 @@ using namespace ltrain::test;
 
 namespace {
 
-constexpr DType kBf16 = DType::bf16, kF32 = DType::f32, kF64 = DType::f64, kU8 = DType::u8;
 constexpr int64_t kCount = 8192;
 
 /// Tensors of kCount f32 elements.

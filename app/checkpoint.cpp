@@ -28,7 +28,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct CheckpointQuery {
   std::string folder;
   bool json = false;
   bool tensors = false;
@@ -95,7 +95,7 @@ std::string state_of(const Candidate& c, bool best) {
   return state;
 }
 
-void list(const Options& o) {
+void list(const CheckpointQuery& o) {
   const Found found = find(o.folder);
   const Candidate* best = best_checkpoint(found.checkpoints);
   if (o.json) {
@@ -154,7 +154,7 @@ ordered_json verify_one(Candidate& c, bool json) {
   return line;
 }
 
-void verify(const Options& o) {
+void verify(const CheckpointQuery& o) {
   ordered_json all = ordered_json::array(), aside = ordered_json::array();
   int bad = 0;
   Found found = find(o.folder);
@@ -173,7 +173,7 @@ void verify(const Options& o) {
          all.size() + aside.size());
 }
 
-void show(const Options& o) {
+void show(const CheckpointQuery& o) {
   const Found found = find(o.folder);
   if (found.checkpoints.empty())
     fail(ExitCode::storage, "{}: all checkpoints are set aside, such as {}: name one of them", o.folder,
@@ -297,7 +297,7 @@ void add_resize_vocab(CLI::App& checkpoint) {
   s->callback([c] { c->run(); });
 }
 
-/// Options of a command that runs a model on sequences of training data.
+/// CheckpointQuery of a command that runs a model on sequences of training data.
 struct Measurement {
   std::string precision = "fp32";
   std::vector<std::string> data;
@@ -541,8 +541,8 @@ void add_checkpoint(CLI::App& app) {
       "checkpoint",
       "List checkpoints, check them, look into one, resize a vocabulary, prune, change experts");
   checkpoint->require_subcommand(1);
-  static Options options;
-  const auto add = [&](const char* name, const char* help, void (*run)(const Options&)) {
+  static CheckpointQuery options;
+  const auto add = [&](const char* name, const char* help, void (*run)(const CheckpointQuery&)) {
     CLI::App* command = checkpoint->add_subcommand(name, help);
     command
         ->add_option("folder", options.folder, "A checkpoint, a folder of them, or the output_dir of a run")

@@ -30,7 +30,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct EvalOptions {
   std::string where, scores, precision, routing, routing_before, record_logits;
   std::vector<std::string> data, choices, from_ignore;
   int64_t samples = 0, micro_batch = 4, seq_length = 0;
@@ -53,7 +53,7 @@ std::pair<std::string, std::string> name_and_path(const std::string& given, bool
 }
 
 /// Sets from `options`, else from the recipe.
-std::vector<EvalSet> sets_of(const Options& options, const Recipe& recipe) {
+std::vector<EvalSet> sets_of(const EvalOptions& options, const Recipe& recipe) {
   std::vector<EvalSet> sets;
   for (const std::string& given : options.data) {
     auto [name, path] = name_and_path(given, options.data.size() > 1);
@@ -73,7 +73,7 @@ struct Questions {
 
 class Evaluation {
  public:
-  Evaluation(const Options& options, const std::vector<Questions>& questions, Job* job)
+  Evaluation(const EvalOptions& options, const std::vector<Questions>& questions, Job* job)
       : options_(options),
         questions_(questions),
         lead_(!job || job->info().rank == 0),
@@ -308,7 +308,7 @@ class Evaluation {
     std::fflush(stdout);
   }
 
-  const Options& options_;
+  const EvalOptions& options_;
   const std::vector<Questions>& questions_;
   const bool lead_;  // the rank whose output is shown
   Session session_;
@@ -320,7 +320,7 @@ class Evaluation {
 };
 
 /// The student's recipe, whose token files exist. Logits are those of the first rank, which has all columns.
-Recipe student_recipe(const Options& o) {
+Recipe student_recipe(const EvalOptions& o) {
   if (!o.data.empty() || !o.choices.empty() || o.samples > 0 || o.seq_length > 0)
     fail(ExitCode::usage,
          "--record-logits {}: reads all of data.train of the recipe as its data.seq_length says; leave out "
@@ -339,7 +339,7 @@ Recipe student_recipe(const Options& o) {
 }
 
 /// Choices are those of the first rank, which has all tokens and all layers.
-void check_routing(const Options& o) {
+void check_routing(const EvalOptions& o) {
   const char* option = o.routing.empty() ? "--routing-before" : "--routing";
   if (o.data.empty() && !o.choices.empty())
     fail(ExitCode::usage, "{}: is of held-out data; give --data PREFIX beside --choices", option);
@@ -351,7 +351,7 @@ void check_routing(const Options& o) {
 }
 
 /// Adds the options of files that an evaluation writes beside its results.
-void add_records(CLI::App& command, Options& o) {
+void add_records(CLI::App& command, EvalOptions& o) {
   command.add_option(
       "--routing", o.routing,
       "A file to write: the choices of each router with experts, a line for each sample and layer");
@@ -368,7 +368,7 @@ void add_records(CLI::App& command, Options& o) {
 void add_eval(CLI::App& app) {
   auto* command =
       app.add_subcommand("eval", "Loss of a checkpoint on held-out data, and its answers to questions");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvalOptions>();
   const auto list = [&](const char* name, std::vector<std::string>& to, const char* help) {
     command->add_option(name, to, help)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };

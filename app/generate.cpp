@@ -19,7 +19,7 @@ namespace ltrain::app {
 
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string where, tokenizer, precision;
   std::vector<std::string> prompts, stops, from_ignore;
   SamplingOptions sampling;
@@ -59,7 +59,7 @@ int64_t text_length(const std::vector<std::vector<int32_t>>& prompts, int64_t po
 
 /// Token ids of the prompts, each behind what begins a text. Returns notes of prompts that begin a text
 /// twice.
-std::vector<std::string> encode_prompts(Session& s, const Options& o,
+std::vector<std::string> encode_prompts(Session& s, const GenerateOptions& o,
                                         std::vector<std::vector<int32_t>>& prompts) {
   std::vector<std::string> doubled;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -82,7 +82,8 @@ struct MadeText {
 };
 
 /// Prints a finished text; one that `streams` is on the terminal already.
-void print_text(const Options& o, const Session& session, size_t i, const MadeText& made, bool streams) {
+void print_text(const GenerateOptions& o, const Session& session, size_t i, const MadeText& made,
+                bool streams) {
   if (o.json) {
     const nlohmann::ordered_json j{{"schema", "ltrain.generate.v1"}, {"checkpoint", session.path()},
                                    {"step", session.step()},         {"prompt", o.prompts[i]},
@@ -97,7 +98,7 @@ void print_text(const Options& o, const Session& session, size_t i, const MadeTe
 }
 
 /// Prints notes, the checkpoint, and the tokens that end a text.
-void print_start(const Options& o, Session& session, const std::vector<std::string>& doubled) {
+void print_start(const GenerateOptions& o, Session& session, const std::vector<std::string>& doubled) {
   print_notes(session.notes());
   print_notes(doubled);
   std::fprintf(stderr, "%s, step %lld\n", session.path().c_str(), static_cast<long long>(session.step()));
@@ -105,7 +106,7 @@ void print_start(const Options& o, Session& session, const std::vector<std::stri
     for (const EndToken& t : ends) std::fprintf(stderr, "ends at token %d: %s\n", t.id, t.source.c_str());
 }
 
-ExitCode generate(Options& o, Job* job) {
+ExitCode generate(GenerateOptions& o, Job* job) {
   const size_t count = std::max<size_t>(1, o.prompts.size());
   o.prompts.resize(count);
   const int64_t at_once = std::min<int64_t>(o.batch, static_cast<int64_t>(count));
@@ -168,7 +169,7 @@ ExitCode generate(Options& o, Job* job) {
 
 void add_generate(CLI::App& app) {
   auto* command = app.add_subcommand("generate", "Sample text from a checkpoint");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateOptions>();
   command
       ->add_option("checkpoint", o->where,
                    "A checkpoint, a folder of them, a run's output_dir, or a Hugging Face folder")

@@ -15,14 +15,14 @@
 namespace ltrain::app {
 namespace {
 
-struct Options {
+struct QuorumOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   int port = 29400;
   bool dry_run = false;
 };
 
-void serve(const Options& o) {
+void serve(const QuorumOptions& o) {
   const Recipe recipe = load_with_notes(o.recipe, o.overrides);
   if (!recipe.replicas.on())
     fail(ExitCode::usage, "{}: replicas.count = 0: the recipe has no replicas, which a quorum is for",
@@ -58,7 +58,7 @@ void serve(const Options& o) {
 void add_quorum(CLI::App& app) {
   auto* command = app.add_subcommand(
       "quorum", "The place where the replicas of a recipe on several machines agree on each step");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<QuorumOptions>();
   command->add_option("recipe", o->recipe, "YAML recipe with replicas")->required();
   command->add_option("overrides", o->overrides, "key=value");
   command->add_option("--port", o->port, "Port to listen on; 0: any free one")

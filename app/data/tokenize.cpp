@@ -12,7 +12,7 @@
 namespace ltrain::app {
 namespace {
 
-using namespace ltrain::data;
+using data::Tokenizer;
 
 struct TokenizeCommand {
   TokenizerOption tokenizer;

@@ -20,7 +20,7 @@
 namespace ltrain::app {
 namespace {
 
-struct Options {
+struct BenchOptions {
   std::string folder, device = "cpu", output, worker_file;
   std::vector<std::string> precisions{"bf16"};
   bool json = false, links = false;
@@ -163,7 +163,7 @@ void print_text(const MachineProfile& profile) {
   std::printf("  a rank takes %.1f MiB beside what its plan lists\n", profile.process_bytes / 1048576.0);
 }
 
-void bench_this_card(const Options& o) {
+void bench_this_card(const BenchOptions& o) {
   if (const std::string missing = missing_for(DeviceKind::cuda); !missing.empty())
     fail(ExitCode::usage, "bench --device cuda: {}", missing);
   use_device(DeviceKind::cuda, 0);
@@ -191,7 +191,7 @@ void bench_this_card(const Options& o) {
 void add_bench(CLI::App& app) {
   auto* command = app.add_subcommand(
       "bench", "Measure this machine (half a minute) and write the profile that `plan` uses");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchOptions>();
   command->add_option(
       "-o,--output", o->output,
       "Where the profile goes, default: where `plan` looks; with --links, where the links go");

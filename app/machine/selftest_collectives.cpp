@@ -13,7 +13,7 @@
 namespace ltrain::app {
 namespace {
 
-struct Options {
+struct CollectivesOptions {
   int ranks = 2, groups = 0;
   int64_t smallest = 256, largest = 64 << 20;
   double seconds = 0.2;
@@ -75,7 +75,7 @@ nlohmann::ordered_json time_op(Communicator& group, Stream& stream, const std::s
           {"high", quantile(times, 0.9)}};
 }
 
-void run_rank(const Options& o) {
+void run_rank(const CollectivesOptions& o) {
   auto job = Job::join();
   try {
     job->section("collectives");
@@ -112,7 +112,7 @@ void run_rank(const Options& o) {
 
 void add_selftest_collectives(CLI::App& selftest) {
   auto* command = selftest.add_subcommand("collectives", "Times collectives between ranks of this host");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CollectivesOptions>();
   command->add_option("--ranks", o->ranks, "Ranks to start")->check(CLI::Range(2, 128));
   command->add_option("--groups", o->groups, "Make so many groups first, and say how long one takes");
   command->add_option("--smallest", o->smallest, "Bytes; the next size is four times as large");

@@ -17,22 +17,22 @@
 namespace ltrain::app {
 namespace {
 
-struct Options {
+struct KernelsOptions {
   std::string type;
   int64_t head_dim = 64;
   int device = 0;
   DType dtype() const { return type == "bf16" ? DType::bf16 : DType::f16; }
 };
 
-std::shared_ptr<Options> with_type(CLI::App& command) {
-  auto o = std::make_shared<Options>();
+std::shared_ptr<KernelsOptions> with_type(CLI::App& command) {
+  auto o = std::make_shared<KernelsOptions>();
   command.add_option("type", o->type, "bf16 or f16")->required()->check(CLI::IsMember({"bf16", "f16"}));
   return o;
 }
 
 /// The last argument is the GPU's number. `compare`: returns an empty text if the kernels agree.
-void compares(CLI::App& command, const std::shared_ptr<Options>& o,
-              std::function<std::string(Stream& s, const Options& o)> compare) {
+void compares(CLI::App& command, const std::shared_ptr<KernelsOptions>& o,
+              std::function<std::string(Stream& s, const KernelsOptions& o)> compare) {
   command.add_option("device", o->device, "Number of the GPU, of those that this process sees")->required();
   command.callback([o, compare = std::move(compare)] {
     ::alarm(300);  // in case no parent is left to end it
@@ -55,11 +55,12 @@ void add_selftest_kernels(CLI::App& selftest) {
   attention->add_option("head_dim", heads->head_dim, "64 or 128")
       ->required()
       ->check(CLI::IsMember({64, 128}));
-  compares(*attention, heads,
-           [](Stream& s, const Options& o) { return compare_attention_kernels(s, o.dtype(), o.head_dim); });
+  compares(*attention, heads, [](Stream& s, const KernelsOptions& o) {
+    return compare_attention_kernels(s, o.dtype(), o.head_dim);
+  });
   auto* experts = selftest.add_subcommand("experts", "Compares kernels of grouped products on a GPU");
   compares(*experts, with_type(*experts),
-           [](Stream& s, const Options& o) { return compare_grouped_gemms(s, o.dtype()); });
+           [](Stream& s, const KernelsOptions& o) { return compare_grouped_gemms(s, o.dtype()); });
 }
 
 }  // namespace ltrain::app

@@ -29,7 +29,7 @@
 namespace ltrain::app {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string recipe, profile, cluster, trainer, links, trace, svg, csv, campaign_file;
   std::vector<std::string> overrides;
   int world = 0;
@@ -50,7 +50,7 @@ int output_columns() {
   return columns >= 40 && columns <= 10000 ? columns : 120;
 }
 
-void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Options& o) {
+void show_schedule(const Recipe& recipe, const MachineProfile& profile, const PlanOptions& o) {
   SchedulePlan plan = plan_schedule(recipe, layer_costs(recipe, profile), activation_limit(recipe, profile));
   plan.costs = fmt::format("costs in seconds by the profile {}", profile.source);
   for (const std::string& note : plan.notes) std::fprintf(stderr, "%s\n", note.c_str());
@@ -61,7 +61,7 @@ void show_schedule(const Recipe& recipe, const MachineProfile& profile, const Op
   std::fputs((o.json ? schedule_json(plan) + "\n" : schedule_text(plan, output_columns())).c_str(), stdout);
 }
 
-void show_campaign(const CheckedJob& job, int ranks_per_node, const Options& o) {
+void show_campaign(const CheckedJob& job, int ranks_per_node, const PlanOptions& o) {
   const CampaignSettings settings =
       o.campaign_file.empty() ? default_campaign_settings() : load_campaign(o.campaign_file);
   const CampaignJob campaign = campaign_job(job.recipe, job.profile, job.plan, ranks_per_node);
@@ -78,7 +78,7 @@ void show_compositions(bool json) {
 }
 
 /// Declares the options of the command.
-void add_options(CLI::App& command, Options& o) {
+void add_options(CLI::App& command, PlanOptions& o) {
   command.add_option("recipe", o.recipe, "YAML recipe");
   command.add_option("overrides", o.overrides, "key=value");
   command.add_option("--world", o.world, "Number of ranks, when parallel.data is -1")
@@ -119,7 +119,7 @@ void add_options(CLI::App& command, Options& o) {
 }
 
 /// Fails for options that do not go together.
-void check_combinations(const Options& o) {
+void check_combinations(const PlanOptions& o) {
   check_search(o.search);
   if (o.search.on && (o.world > 0 || o.schedule || o.compositions || o.ranks || !o.trace.empty() ||
                       !o.svg.empty() || !o.csv.empty()))
@@ -147,7 +147,7 @@ void check_combinations(const Options& o) {
 
 /// Prints the plan of the recipe, or its schedule or campaign, and writes the pictures and traces asked for.
 /// Exit code 78 where the plan does not fit.
-void show_plan(const Recipe& given, const Options& o) {
+void show_plan(const Recipe& given, const PlanOptions& o) {
   const JobSize size =
       planned_size(given, environment_for_plans(process_variables()), gpus_for(given), o.world, o.profile);
   JobChecks checks;
@@ -175,7 +175,7 @@ void show_plan(const Recipe& given, const Options& o) {
   if (!fits(job.plan)) throw CLI::RuntimeError(static_cast<int>(ExitCode::does_not_fit));
 }
 
-void run_plan(Options& o) {
+void run_plan(PlanOptions& o) {
   check_combinations(o);
   if (o.compositions) return show_compositions(o.json);
   if (o.exports.without_recipe() && !o.recipe.empty())
@@ -202,7 +202,7 @@ void run_plan(Options& o) {
 void add_plan(CLI::App& app) {
   auto* command = app.add_subcommand(
       "plan", "What a recipe needs: memory, communication, time. Starts nothing, reads no data");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanOptions>();
   add_options(*command, *o);
   command->callback([o, command] {
     // Passes on meta allocate and free the same memory many times. Without these settings, the kernel took a

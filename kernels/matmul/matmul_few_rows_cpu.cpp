@@ -8,7 +8,7 @@ namespace ltrain::LT_ISA {
 namespace {
 
 using Lanes = Vec<float>::type;
-constexpr int kLanes = Vec<float>::width;
+constexpr int kFloats = Vec<float>::width;
 
 inline Lanes load(const float* from) { return *reinterpret_cast<const Vec<float>::loose*>(from); }
 inline Lanes load(const bf16* from) {
@@ -21,7 +21,7 @@ inline Lanes load(const bf16* from) {
 }
 inline Lanes load(const f16* from) {
   Lanes lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = get(from, i);
+  for (int i = 0; i < kFloats; ++i) lanes[i] = get(from, i);
   return lanes;
 }
 
@@ -46,7 +46,7 @@ inline void dots(float* sums, const T* a, const T* b, int64_t k) {
   for (int r = 0; r < R; ++r)
     for (int i = 0; i < M; ++i) acc[r][i] = Lanes{};
   int64_t at = 0;
-  for (; at + kLanes <= k; at += kLanes) {
+  for (; at + kFloats <= k; at += kFloats) {
     Lanes x[M];
     for (int i = 0; i < M; ++i) x[i] = load(a + i * k + at);
     for (int r = 0; r < R; ++r) {
@@ -56,7 +56,7 @@ inline void dots(float* sums, const T* a, const T* b, int64_t k) {
   }
   for (int r = 0; r < R; ++r)
     for (int i = 0; i < M; ++i) {
-      float sum = sum_lanes<kLanes>(reinterpret_cast<const float*>(&acc[r][i]));
+      float sum = sum_lanes<kFloats>(reinterpret_cast<const float*>(&acc[r][i]));
       for (int64_t c = at; c < k; ++c) sum += get(a, i * k + c) * get(b, r * k + c);
       sums[r * M + i] = sum;
     }

@@ -311,7 +311,7 @@ std::string schedule_json(const SchedulePlan& p) {
                             {"actions", std::move(actions)}});
   }
   j["tried"] = ordered_json::array();
-  for (const Candidate& c : p.tried)
+  for (const pipeline::Candidate& c : p.tried)
     j["tried"].push_back({{"schedule", c.name},
                           {"chunks", c.chunks},
                           {"chosen", c.chosen},

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Configures and builds a preset of CMakePresets.json; LTRAIN_WERROR=ON makes warnings of the preset cpu errors;
-# LTRAIN_HOST_BUILD=FOLDER makes the preset cuda link what another build has compiled (CMakeLists.txt), and
-# LTRAIN_CUDA_ARCHITECTURES=90a-real compile its kernels for fewer cards.
+# Configures and builds a preset of CMakePresets.json. For the preset cpu LTRAIN_WERROR=ON makes warnings errors, and
+# LTRAIN_UNITY=OFF compiles file by file, for work on the code; LTRAIN_HOST_BUILD=FOLDER makes the preset cuda link what
+# another build has compiled (CMakeLists.txt), and LTRAIN_CUDA_ARCHITECTURES=90a-real compile its kernels for fewer cards.
 # Usage: scripts/build.sh PRESET [target ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 options=()
 case $preset in
-  cpu) options=(-DLTRAIN_WERROR="${LTRAIN_WERROR:-OFF}") ;;
+  cpu) options=(-DLTRAIN_WERROR="${LTRAIN_WERROR:-OFF}" -DLTRAIN_UNITY="${LTRAIN_UNITY:-ON}") ;;
   cuda)
     options=(-DLTRAIN_HOST_BUILD="${LTRAIN_HOST_BUILD:-}")
     [ -z "${LTRAIN_CUDA_ARCHITECTURES:-}" ] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$LTRAIN_CUDA_ARCHITECTURES")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Refuses a name that two sources of one folder define for themselves, in an anonymous namespace or as `static`: builds
-that compile several files as one unit (LTRAIN_UNITY, the sanitizers) would define it twice. Functions may share a name
-where their parameters differ. Refuses two types of one name in one named namespace too: linked into one program they
+"""Refuses a name that two sources of one folder define for themselves, in an anonymous namespace or as `static`: the files
+of a folder are compiled as one (LTRAIN_UNITY), which would define it twice. Functions may share a name where their
+parameters differ. Refuses two types of one name in one named namespace too: linked into one program they
 would share destructors and templates, and crash."""
 
 import collections
@@ -10,7 +10,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("base", "kernels", "parallel", "models", "runtime", "planner")  # `app` is compiled file by file
+FOLDERS = ("base", "kernels", "parallel", "models", "runtime", "planner", "app", "tests")
 CONSTANT = re.compile(r"^(?:inline )?(?:static )?const(?:expr|init)? [^=({;]*?\b(\w+)(?:\[[^\]]*\])*\s*[={]")
 TYPE = re.compile(r"^(?:struct|class|enum class|enum|union) (\w+)\b(?!::)[^;]*\{")
 PREAMBLE = re.compile(r"^(?:\s*(?:\"\"|#[^\n]*\n))*\s*")  # comments and directives before a definition
@@ -91,7 +91,7 @@ def shared_type(text, begin, end, spaces):
 def twice_defined_types():
     """Types of one name in one namespace, with their places."""
     seen = collections.defaultdict(list)
-    for folder in (*FOLDERS, "app"):
+    for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.*")):
             if file.suffix in (".h", ".cpp"):
                 for space, name, line in shared_types(file.read_text()):

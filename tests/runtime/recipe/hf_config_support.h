@@ -24,7 +24,7 @@ inline Loaded load(const json& config, const std::string& more = "") {
   const TemporaryFile file(config.dump());
   Loaded out;
   try {
-    out.recipe = parse("model: {from: " + file.path + more + "}\n");
+    out.recipe = parse("model: {from: " + file.path + "\n" + more + "}\n");  // columns without the path
     for (std::string& note : out.recipe->notes)
       for (size_t at; (at = note.find(file.path)) != std::string::npos;)
         note.replace(at, file.path.size(), "F");

@@ -195,7 +195,7 @@ TEST_CASE("a key of a config.json that nobody knows is refused, unless the recip
   REQUIRE(passed.recipe->notes.size() == 1);
   CHECK(passed.recipe->notes[0] == "F: logit_softcap = 30.0 is passed over, as model.from_ignore says");
   CHECK(load(config, ", from_ignore: [logit_softcap, hidden_size]").refusal ==
-        "r.yaml:1:42: model.from_ignore: hidden_size: sets model.hidden_size, and cannot be passed over; set "
+        "r.yaml:2:3: model.from_ignore: hidden_size: sets model.hidden_size, and cannot be passed over; set "
         "that key in the recipe");
   CHECK_THAT(load(config, ", from_ignore: [logit_softcap, logit]").refusal,
              Contains("logit: is not a key of F"));

@@ -1,8 +1,8 @@
 // ltrain tokenize, and data built with a tokenizer.json.
 #include <catch2/catch.hpp>
 
-#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
+#include "tests/support/tokenizer_files.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;

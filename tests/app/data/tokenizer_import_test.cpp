@@ -2,8 +2,8 @@
 // tests/golden/tokenizers/tiktoken-*.cases.jsonl, written by scripts/compare/data/compare_tiktoken.py.
 #include <catch2/catch.hpp>
 
-#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
+#include "tests/support/tokenizer_files.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;

@@ -2,8 +2,8 @@
 // and each disagreement of data, recipe and model.
 #include <catch2/catch.hpp>
 
-#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
+#include "tests/support/tokenizer_files.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;

@@ -1,8 +1,8 @@
 // ltrain tokenizer train, and runs and data with what it makes and with a SentencePiece model.
 #include <catch2/catch.hpp>
 
-#include "tests/app/data/tokenizer_files.h"
 #include "tests/app/run_program.h"
+#include "tests/support/tokenizer_files.h"
 
 using namespace ltrain::test;
 using Catch::Matchers::Contains;

@@ -6,13 +6,12 @@
 
 #include "base/json/json.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "tests/support/tokenizer_files.h"
 
 namespace ltrain::data::test {
 
-inline const std::string kGoldenTokenizers = LTRAIN_SOURCE_DIR "/tests/golden/tokenizers/";
-
 inline std::vector<nlohmann::json> cases_of(const std::string& name) {
-  std::ifstream file(kGoldenTokenizers + name + ".cases.jsonl");
+  std::ifstream file(ltrain::test::kTokenizerFiles + name + ".cases.jsonl");
   std::vector<nlohmann::json> cases;
   for (std::string line; std::getline(file, line);) cases.push_back(nlohmann::json::parse(line));
   return cases;

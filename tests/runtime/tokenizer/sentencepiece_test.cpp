@@ -20,7 +20,9 @@ namespace {
 
 const std::vector<std::string> kModels = {"bpe-bytes", "bpe-symbols", "unigram-rules", "unigram-bytes"};
 
-std::string golden_model(const std::string& name) { return read_file(kGoldenTokenizers + name + ".model"); }
+std::string golden_model(const std::string& name) {
+  return read_file(ltrain::test::kTokenizerFiles + name + ".model");
+}
 
 std::unique_ptr<Tokenizer> made_of_model(const std::string& file) {
   return make_sentencepiece_tokenizer(file, "t.model");
@@ -66,7 +68,7 @@ std::string model_refusal(const std::string& file) {
 TEST_CASE("SentencePiece: ids and text of its library", "[data][tokenizer]") {
   for (const std::string& name : kModels) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".model");
+    const auto t = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + name + ".model");
     auto cases = cases_of(name);
     REQUIRE(cases.size() >= 150);
     CHECK(differences(*t, cases) == 0);
@@ -157,9 +159,9 @@ TEST_CASE("SentencePiece: a folder with a tokenizer.model alone, and with a toke
   TempFolder f;
   write_file(f / "tokenizer.model", golden_model("bpe-bytes"));
   CHECK(make_huggingface_tokenizer(f.path())->hash() == made_of_model(golden_model("bpe-bytes"))->hash());
-  write_file(f / "tokenizer.json", read_file(kGoldenTokenizers + "llama3.tokenizer.json"));
+  write_file(f / "tokenizer.json", read_file(ltrain::test::kTokenizerFiles + "llama3.tokenizer.json"));
   CHECK(make_huggingface_tokenizer(f.path())->hash() ==
-        make_huggingface_tokenizer(kGoldenTokenizers + "llama3.tokenizer.json")->hash());
+        make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + "llama3.tokenizer.json")->hash());
 }
 
 TEST_CASE("SentencePiece: cutting at a safe place changes no id", "[data][tokenizer]") {

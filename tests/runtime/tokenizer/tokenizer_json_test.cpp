@@ -21,7 +21,7 @@ const std::vector<std::string> kFiles = {"gpt2",   "llama3",          "qwen2",  
                                          "llama2", "metaspace-first", "added-inside"};
 
 json golden_json(const std::string& name) {
-  return json::parse(read_file(kGoldenTokenizers + name + ".tokenizer.json"));
+  return json::parse(read_file(ltrain::test::kTokenizerFiles + name + ".tokenizer.json"));
 }
 
 std::unique_ptr<Tokenizer> made_of_json(const json& j) {
@@ -40,7 +40,7 @@ std::string json_refusal(const std::function<void(json&)>& change, const std::st
 TEST_CASE("tokenizer.json: ids and text of Hugging Face's tokenizers", "[data][tokenizer]") {
   for (const std::string& name : kFiles) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + name + ".tokenizer.json");
     auto cases = cases_of(name);
     REQUIRE(cases.size() >= 150);
     CHECK(differences(*t, cases) == 0);
@@ -55,7 +55,7 @@ TEST_CASE("tokenizer.json: special tokens in text as text, as Hugging Face's tok
           "[data][tokenizer]") {
   for (const std::string name : {"llama3", "lowercase-added", "added-inside"}) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + name + ".tokenizer.json");
     const auto split_cases = cases_of(name + ".split"), cases = cases_of(name);
     REQUIRE(split_cases.size() >= 150);
     CHECK(differences(*t, split_cases) > 10);  // the default finds special tokens
@@ -147,7 +147,7 @@ TEST_CASE("tokenizer.json: what is not supported is refused by name", "[data][to
 
 TEST_CASE("tokenizer.json: tokens around a text and at the end of documents", "[data][tokenizer]") {
   TempFolder f;
-  write_file(f / "tokenizer.json", read_file(kGoldenTokenizers + "llama3.tokenizer.json"));
+  write_file(f / "tokenizer.json", read_file(ltrain::test::kTokenizerFiles + "llama3.tokenizer.json"));
   const auto bare = make_huggingface_tokenizer(f.path());
   CHECK(bare->eot() == -1);
   CHECK(bare->bos() == -1);
@@ -178,7 +178,7 @@ TEST_CASE("tokenizer.json: cutting at a safe place changes no id", "[data][token
   std::mt19937 rng(3);
   for (const std::string& name : kFiles) {
     INFO(name);
-    const auto t = make_huggingface_tokenizer(kGoldenTokenizers + name + ".tokenizer.json");
+    const auto t = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + name + ".tokenizer.json");
     int cuts = 0;
     for (const json& c : cases_of(name)) {
       const std::string text = c["text"].get<std::string>() + " the end,  of " + c["text"].get<std::string>();
@@ -197,8 +197,8 @@ TEST_CASE("tokenizer.json: cutting at a safe place changes no id", "[data][token
 }
 
 TEST_CASE("tokenizer.json: any bytes are encoded, and come back from bytes", "[data][tokenizer]") {
-  const auto t = make_huggingface_tokenizer(kGoldenTokenizers + "llama3.tokenizer.json");
-  const auto sp = make_huggingface_tokenizer(kGoldenTokenizers + "llama2.tokenizer.json");
+  const auto t = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + "llama3.tokenizer.json");
+  const auto sp = make_huggingface_tokenizer(ltrain::test::kTokenizerFiles + "llama2.tokenizer.json");
   std::mt19937 rng(4);
   for (int i = 0; i < 2000; ++i) {
     std::string noise(rng() % 60, '\0');

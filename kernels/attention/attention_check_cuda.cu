@@ -13,8 +13,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // A kernel has two or three buffers of tiles of up to 128 rows, and owns up to 192 rows. These lengths use
 // all buffers several times and are multiples of no tile. Fibres of the emulated device are slow.
 #ifdef LTRAIN_CUDA_EMULATED

@@ -5,7 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kHeadsAtOnce = 4;  // heads that a thread loads before it stores the first
 
 /// One thread rotates one pair of channels.

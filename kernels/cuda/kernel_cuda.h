@@ -22,6 +22,7 @@
 namespace ltrain::cuda {
 
 constexpr int kWarp = 32;
+constexpr int kThreads = 256;  ///< size of a block, where a kernel has no reason for another
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 #ifndef LTRAIN_CUDA_EMULATED

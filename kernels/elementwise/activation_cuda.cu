@@ -8,8 +8,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// gelu(x) = x * share(x), and its slope. (1 + tanh(u)) / 2 is the sigmoid of 2u, u = x (a + b x^2).
 template <class T>
 struct Gelu {

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <class A, int N>
 __global__ void scale_add_kernel(A* y, double a, const A* x, A b, const double* squares, double eps,
                                  int64_t packs) {

@@ -7,7 +7,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kSquareBlocks = 512;  // blocks that sum the squares of one tensor, on any card
 
 template <class T, class F, int P>

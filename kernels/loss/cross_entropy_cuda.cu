@@ -8,7 +8,7 @@ namespace {
 
 /// One block for each row.
 template <int N, class T, class G, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     cross_entropy(RowLosses losses, G* dlogits, const T* logits, const int32_t* targets, int64_t vocab, T cap,
                   GradientScale by) {
   const RowChunks<N> row(blockIdx.x, vocab, vocab);
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int N, class T, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     stats(T* out, const T* logits, const int32_t* targets, int64_t vocab, T cap, VocabColumns part) {
   const RowChunks<N> row(blockIdx.x, vocab, part.columns);
   const TopSum<T> t = top_and_sum<N, kCap>(logits, row, cap, shared_memory<T>());
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int N, class T, class G, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     sharded(double* row_loss, G* dlogits, const T* logits, const int32_t* targets, const T* stats, int ranks,
             int64_t vocab, T cap, VocabColumns part, GradientScale by, double z_coeff) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
@@ -100,7 +100,7 @@ void cross_entropy_stats_cuda(Stream& s, DType t, void* stats, const void* logit
                               int64_t rows, int64_t vocab, VocabColumns part, double soft_cap) {
   const auto run = [&]<class T>() {
     with_chunks<T>(soft_cap, {logits}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::stats<N, T, kCap>,
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, kWarp * sizeof(T), cuda::stats<N, T, kCap>,
              static_cast<T*>(stats), static_cast<const T*>(logits), targets, vocab, static_cast<T>(soft_cap),
              part);
     });
@@ -115,7 +115,7 @@ void cross_entropy_sharded_cuda(Stream& s, DType logits_type, DType grad_type, d
   double* row_loss = row_losses(s, rows, z_coeff);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
     with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::sharded<N, T, G, kCap>, row_loss,
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, 0, cuda::sharded<N, T, G, kCap>, row_loss,
              static_cast<G*>(dlogits), static_cast<const T*>(logits), targets, static_cast<const T*>(stats),
              ranks, vocab, static_cast<T>(soft_cap), part, scale, z_coeff);
     });
@@ -134,7 +134,7 @@ void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* l
     if constexpr (std::is_same_v<T, float>)
       if (dlogits && launch_kept(s, losses, to, from, targets, vocab, soft_cap, scale)) return;
     with_chunks<T>(soft_cap, {logits, dlogits}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T),
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, kWarp * sizeof(T),
              cuda::cross_entropy<N, T, G, kCap>, losses, to, from, targets, vocab, static_cast<T>(soft_cap),
              scale);
     });
@@ -146,8 +146,8 @@ void cross_entropy_cuda(Stream& s, DType logits_type, DType grad_type, double* l
 void soft_cap_logits_cuda(Stream& s, DType t, void* logits, int64_t n, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_alignment<T>({logits}, [&]<int N>() {
-      launch(s, blocks_for(n / N, kThreads), kThreads, 0, cuda::cap_all<T, N>, static_cast<T*>(logits), n,
-             static_cast<T>(soft_cap));
+      launch(s, blocks_for(n / N, kLogitThreads), kLogitThreads, 0, cuda::cap_all<T, N>,
+             static_cast<T*>(logits), n, static_cast<T>(soft_cap));
     });
   });
 }

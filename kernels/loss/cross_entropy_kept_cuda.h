@@ -11,8 +11,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kSlot = kThreads * kChunk;  ///< logits of a slot
-constexpr int kRing = 5;                  ///< slots of the ring
+constexpr int kSlot = kLogitThreads * kChunk;  ///< logits of a slot
+constexpr int kRing = 5;                       ///< slots of the ring
 /// Fewest slots that are kept. Shorter rows are read twice, the second time from the caches.
 constexpr int kLeastSlots = 8;
 
@@ -171,12 +171,13 @@ struct KeptRows {
 
 /// Each block takes one row after another. A thread of the last warp, which may have fewer chunks, leads it.
 template <class G, bool kCap>
-__global__ void __launch_bounds__(kThreads, 1) cross_entropy_kept(const __grid_constant__ KeptRows<G> a) {
+__global__ void __launch_bounds__(kLogitThreads, 1)
+    cross_entropy_kept(const __grid_constant__ KeptRows<G> a) {
   float* const scratch = shared_memory<float>();
   NextRow* const told = reinterpret_cast<NextRow*>(scratch + kWarp);
   const Slots slots(scratch + kBeforeSlots / 4, a.slots, a.room);
   const int rows = static_cast<int>(a.losses.rows), own = threadIdx.x * kChunk;
-  const bool leads = threadIdx.x == kThreads - kWarp;
+  const bool leads = threadIdx.x == kLogitThreads - kWarp;
   const auto row_of = [&](const NextRow& next) { return RowChunks<kChunk>(next.row, a.vocab, a.vocab); };
   NextRow now{static_cast<int>(blockIdx.x), load_one(a.targets, blockIdx.x)};
   if (now.target >= 0) slots.begin(CopiedRow(a.logits, row_of(now)));
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 1) cross_entropy_kept(const __grid_c
 template <class G>
 bool launch_kept(Stream& s, const RowLosses& losses, G* dlogits, const float* logits, const int32_t* targets,
                  int64_t vocab, double soft_cap, const GradientScale& by) {
-  const int64_t slots = (vocab / kChunk + kThreads - 1) / kThreads, room = slots_in(most_shared());
+  const int64_t slots = (vocab / kChunk + kLogitThreads - 1) / kLogitThreads, room = slots_in(most_shared());
   const bool fits = slots <= room || kLeastSlots + kRing <= room;
   if (losses.rows == 0 || slots < kLeastSlots || !fits || !aligned({logits, dlogits})) return false;
   const KeptRows<G> a{.losses = losses,
@@ -245,7 +246,7 @@ bool launch_kept(Stream& s, const RowLosses& losses, G* dlogits, const float* lo
                       .room = static_cast<int>(room),
                       .counter = work_counter(s)};
   with_cap(soft_cap, [&]<bool kCap>() {
-    launch(s, dim3(static_cast<unsigned>(std::min(losses.rows, multiprocessors()))), kThreads,
+    launch(s, dim3(static_cast<unsigned>(std::min(losses.rows, multiprocessors()))), kLogitThreads,
            kBeforeSlots + std::min(slots, room) * kSlot * 4, cross_entropy_kept<G, kCap>, a);
   });
   return true;

@@ -10,7 +10,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kLogitThreads = 512;
 /// Logits that a thread loads at once: 32 bytes of fp32, and 16 bytes of a 16-bit gradient. Chunks begin at
 /// multiples of kChunk in the full matrix, so that rows of odd length also get 16-byte loads. The ends of a
 /// row are handled one by one.
@@ -179,7 +179,7 @@ __global__ void add_rows(double* loss, const double* row_loss, int64_t rows) {
 }
 
 [[maybe_unused]] void add_losses(Stream& s, double* loss, const double* row_loss, int64_t rows) {
-  launch(s, dim3(1), kThreads, kWarp * 8, add_rows, loss, row_loss, rows);
+  launch(s, dim3(1), kLogitThreads, kWarp * 8, add_rows, loss, row_loss, rows);
 }
 
 /// Calls f with the types of the logits and of their gradient.

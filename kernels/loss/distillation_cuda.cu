@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kRowThreads = 64;  ///< one for each row
+constexpr int kTargetThreads = 64;  ///< one for each row
 
 /// Running statistics of both models' logits: maxima, and sums relative to them (DistillationStat).
 template <class T>
@@ -42,7 +42,7 @@ struct BothSums {
 
 /// One block for each row, here and in distilled.
 template <int N, class T, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     both_stats(T* out, const T* student, const T* teacher, const int32_t* targets, int64_t vocab, T cap,
                T cool, VocabColumns part) {
   const RowChunks<N> row(blockIdx.x, vocab, part.columns);
@@ -96,7 +96,7 @@ __global__ void rows_of(DistilledRow* out, double* losses, const int32_t* target
 }
 
 template <int N, class T, class G, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     distilled(G* dstudent, const DistilledRow* rows, const T* student, const T* teacher,
               const int32_t* targets, int64_t vocab, T cap, T cool, VocabColumns part) {
   const int64_t row = blockIdx.x;
@@ -135,9 +135,10 @@ void distillation_stats_cuda(Stream& s, DType t, void* stats, const void* studen
                              double temperature, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_chunks<T>(soft_cap, {student, teacher}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::both_stats<N, T, kCap>,
-             static_cast<T*>(stats), static_cast<const T*>(student), static_cast<const T*>(teacher), targets,
-             vocab, static_cast<T>(soft_cap), static_cast<T>(1 / temperature), part);
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, kWarp * sizeof(T),
+             cuda::both_stats<N, T, kCap>, static_cast<T*>(stats), static_cast<const T*>(student),
+             static_cast<const T*>(teacher), targets, vocab, static_cast<T>(soft_cap),
+             static_cast<T>(1 / temperature), part);
     });
   });
 }
@@ -150,10 +151,10 @@ void distillation_cuda(Stream& s, DType logits_type, DType grad_type, double* ce
       static_cast<DistilledRow*>(scratch(s, rows * (static_cast<int64_t>(sizeof(DistilledRow)) + 2 * 8)));
   double* const losses = reinterpret_cast<double*>(of_rows + rows);
   with_types(logits_type, grad_type, [&]<class T, class G>() {
-    launch(s, blocks_for(rows, kRowThreads), kRowThreads, 0, cuda::rows_of<T>, of_rows, losses, targets,
+    launch(s, blocks_for(rows, kTargetThreads), kTargetThreads, 0, cuda::rows_of<T>, of_rows, losses, targets,
            static_cast<const T*>(stats), ranks, rows, loss, scale);
     with_chunks<T>(soft_cap, {student, teacher, dstudent}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 0, cuda::distilled<N, T, G, kCap>,
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, 0, cuda::distilled<N, T, G, kCap>,
              static_cast<G*>(dstudent), of_rows, static_cast<const T*>(student),
              static_cast<const T*>(teacher), targets, vocab, static_cast<T>(soft_cap),
              static_cast<T>(1 / loss.temperature), part);

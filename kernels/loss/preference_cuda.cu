@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kRowThreads = 256;
-
 template <class T>
 __global__ void log_probabilities(double* out, const T* stats, const int32_t* targets, int ranks,
                                   int64_t rows) {
@@ -23,7 +21,7 @@ __global__ void sums_of_texts(double* sums, const double* values, const int32_t*
 
 /// One block. Each thread has consecutive pairs; the threads' totals are added by one tree.
 template <bool labelled>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kThreads)
     losses_of_pairs(double* totals, double* weights, const double* sums, const double* reference,
                     const int32_t* labels, int64_t pairs, PreferenceLoss loss, double chosen_weight,
                     bool adds) {
@@ -48,20 +46,20 @@ using namespace cuda;
 void row_log_probabilities_cuda(Stream& s, DType t, double* out, const void* stats, const int32_t* targets,
                                 int ranks, int64_t rows) {
   dispatch_wide(t, [&]<class T>() {
-    launch(s, blocks_for(rows, kRowThreads), kRowThreads, 0, log_probabilities<T>, out,
+    launch(s, blocks_for(rows, kThreads), kThreads, 0, log_probabilities<T>, out,
            static_cast<const T*>(stats), targets, ranks, rows);
   });
 }
 
 void sum_texts_cuda(Stream& s, double* sums, const double* values, const int32_t* texts,
                     const int32_t* targets, int64_t rows) {
-  launch(s, blocks_for(rows, kRowThreads), kRowThreads, 0, sums_of_texts, sums, values, texts, targets, rows);
+  launch(s, blocks_for(rows, kThreads), kThreads, 0, sums_of_texts, sums, values, texts, targets, rows);
 }
 
 void preference_pairs_cuda(Stream& s, double* totals, double* weights, const double* sums,
                            const double* reference, const int32_t* labels, int64_t pairs, PreferenceLoss loss,
                            double chosen_weight, bool adds) {
-  launch(s, dim3(1), kRowThreads, kWarp * 8, labels ? losses_of_pairs<true> : losses_of_pairs<false>, totals,
+  launch(s, dim3(1), kThreads, kWarp * 8, labels ? losses_of_pairs<true> : losses_of_pairs<false>, totals,
          weights, sums, reference, labels, pairs, loss, chosen_weight, adds);
 }
 

@@ -6,11 +6,9 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kRowThreads = 256;
-
 /// Each block has one row.
 template <class T, int N>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kThreads)
     scores_of_rows(double* values, const T* x, const T* weight, const int32_t* targets, int64_t cols) {
   using A = compute_t<T>;
   const int64_t row = blockIdx.x;
@@ -19,7 +17,7 @@ __global__ void __launch_bounds__(kRowThreads)
     return;
   }
   A sum = 0;
-  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{kRowThreads} * N) {
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{kThreads} * N) {
     A of[N], by[N];
     load_values<N>(of, x, row * cols + c);
     load_values<N>(by, weight, c);
@@ -69,7 +67,7 @@ void row_scores_cuda(Stream& s, DType t, double* values, const void* x, const vo
                      const int32_t* targets, int64_t rows, int64_t cols) {
   dispatch_float(t, [&]<class T>() {
     with_pack<T>(cols, {x, weight}, [&]<int N>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kRowThreads,
+      launch(s, dim3(static_cast<unsigned>(rows)), kThreads,
              kWarp * static_cast<int64_t>(sizeof(compute_t<T>)), scores_of_rows<T, N>, values,
              static_cast<const T*>(x), static_cast<const T*>(weight), targets, cols);
     });

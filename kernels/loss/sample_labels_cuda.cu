@@ -7,14 +7,14 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kParts = kThreads / kWarp;
+constexpr int kLabelThreads = 512;
+constexpr int kParts = kLabelThreads / kWarp;
 
 /// One block for each row. Its columns are divided among the warps, which sum the exponentials of their
 /// parts. The part with the goal is divided again, until it is no longer than a warp. A row is thus read
 /// once, and a sixteenth of it again.
 template <class T, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLabelThreads)
     sample_labels(int32_t* labels, const T* logits, const int32_t* targets, const T* stats, int ranks,
                   int rank, int64_t vocab, T cap, VocabColumns of, RowRandomArgs random) {
   const int64_t row = blockIdx.x, rows = gridDim.x;
@@ -79,7 +79,7 @@ void sample_labels_cuda(Stream& s, DType t, int32_t* labels, const void* logits,
                         VocabColumns part, RowRandomArgs random, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_cap(soft_cap, [&]<bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, 8 + kParts * sizeof(T),
+      launch(s, dim3(static_cast<unsigned>(rows)), kLabelThreads, 8 + kParts * sizeof(T),
              cuda::sample_labels<T, kCap>, labels, static_cast<const T*>(logits), targets,
              static_cast<const T*>(stats), ranks, rank, vocab, static_cast<T>(soft_cap), part, random);
     });

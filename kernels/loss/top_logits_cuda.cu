@@ -7,7 +7,7 @@ namespace {
 
 /// One block for each row, here and in filled. A thread's columns in both passes over a row are the same.
 template <int N, class T, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     spread(T* teacher, T* stats, const T* student, const int32_t* ids, const T* values,
            const int32_t* targets, int64_t vocab, int64_t k, T cap, T cool, VocabColumns part) {
   const int64_t row = blockIdx.x;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int N, class T, bool kCap>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLogitThreads)
     filled(T* teacher, const T* student, const T* rest, const int32_t* targets, const T* stats, int ranks,
            int64_t rows, int64_t vocab, T cap, double temperature, VocabColumns part) {
   const int64_t row = blockIdx.x;
@@ -74,7 +74,7 @@ void spread_top_logits_cuda(Stream& s, DType t, void* teacher, void* stats, cons
                             double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_chunks<T>(soft_cap, {teacher, student}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::spread<N, T, kCap>,
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, kWarp * sizeof(T), cuda::spread<N, T, kCap>,
              static_cast<T*>(teacher), static_cast<T*>(stats), static_cast<const T*>(student), ids,
              static_cast<const T*>(values), targets, vocab, k, static_cast<T>(soft_cap),
              static_cast<T>(1 / temperature), part);
@@ -87,7 +87,7 @@ void fill_rest_logits_cuda(Stream& s, DType t, void* teacher, const void* studen
                            VocabColumns part, double temperature, double soft_cap) {
   dispatch_wide(t, [&]<class T>() {
     with_chunks<T>(soft_cap, {teacher, student}, [&]<int N, bool kCap>() {
-      launch(s, dim3(static_cast<unsigned>(rows)), kThreads, kWarp * sizeof(T), cuda::filled<N, T, kCap>,
+      launch(s, dim3(static_cast<unsigned>(rows)), kLogitThreads, kWarp * sizeof(T), cuda::filled<N, T, kCap>,
              static_cast<T*>(teacher), static_cast<const T*>(student), static_cast<const T*>(rest), targets,
              static_cast<const T*>(stats), ranks, rows, vocab, static_cast<T>(soft_cap), temperature, part);
     });

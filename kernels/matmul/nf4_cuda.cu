@@ -5,7 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kWeights = 8;  // a thread has a word of codes
 
 template <class T>

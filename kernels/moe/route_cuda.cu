@@ -7,7 +7,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 // block size with one token a thread: 16,384 tokens use all multiprocessors
 constexpr int kTokenThreads = 64;
 constexpr int kMostThreads = 1024;  // size of the single block that reads all logits

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// One block for each expert; one thread for a run of the choices of all ranks, by token.
 template <class A>
 __global__ void keep_of_all(SharedCapacityPointers p, RouteArgs a) {

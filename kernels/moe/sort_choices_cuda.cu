@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// One block for each expert: the slot of each choice becomes its index among the expert's choices.
 __global__ void sort_choices_of(ChoicePointers p) {
   int64_t* counts = shared_memory<int64_t>();

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// One thread for each pack of N channels, here and below.
 template <class T, int N>
 __global__ void permute(T* out, const T* x, TokenRows p, int64_t rows) {

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// `v` with the rounding of T.
 template <class T>
 __device__ compute_t<T> rounded_to(compute_t<T> v) {

@@ -5,7 +5,7 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kHeadThreads = 128;
 
 /// One block for each head of a row.
 template <class T>
@@ -28,7 +28,7 @@ __global__ void norm(T* y, T* x, compute_t<T>* rstd, const T* w, int64_t count, 
 
 /// Term of head n of all rows in the gradient of the weight.
 template <class T>
-struct WeightTerm {
+struct HeadWeightTerm {
   const T *dy, *x;
   const compute_t<T>* rstd;
   int64_t cols;
@@ -40,8 +40,8 @@ struct WeightTerm {
 };
 
 template <class T>
-__global__ void norm_backward(T* dy, const T* x, const compute_t<T>* rstd, const T* w, int64_t count,
-                              int64_t cols, HeadNorm p) {
+__global__ void head_norm_backward(T* dy, const T* x, const compute_t<T>* rstd, const T* w, int64_t count,
+                                   int64_t cols, HeadNorm p) {
   using A = compute_t<T>;
   const A offset = A(p.weight_offset);
   for (int64_t n = blockIdx.x; n < count; n += gridDim.x) {
@@ -65,7 +65,7 @@ using namespace cuda;
 void head_norm_forward_cuda(Stream& s, DType t, void* y, void* x, void* rstd, const void* weight,
                             int64_t rows, int64_t cols, HeadNorm p) {
   dispatch_float(t, [&]<class T>() {
-    launch(s, blocks_for(rows * p.heads, 1), kThreads, kWarp * 8, cuda::norm<T>, static_cast<T*>(y),
+    launch(s, blocks_for(rows * p.heads, 1), kHeadThreads, kWarp * 8, cuda::norm<T>, static_cast<T*>(y),
            static_cast<T*>(x), static_cast<compute_t<T>*>(rstd), static_cast<const T*>(weight),
            rows * p.heads, cols, p);
   });
@@ -77,10 +77,11 @@ void head_norm_backward_cuda(Stream& s, DType t, void* dy, void* dweight, const 
     using A = compute_t<T>;
     const A* r = static_cast<const A*>(rstd);
     column_sums(s, static_cast<A*>(dweight),
-                cuda::WeightTerm<T>{static_cast<const T*>(dy), static_cast<const T*>(x), r, cols, p},
+                cuda::HeadWeightTerm<T>{static_cast<const T*>(dy), static_cast<const T*>(x), r, cols, p},
                 rows * p.heads, p.width, accumulate);
-    launch(s, blocks_for(rows * p.heads, 1), kThreads, kWarp * 8, cuda::norm_backward<T>, static_cast<T*>(dy),
-           static_cast<const T*>(x), r, static_cast<const T*>(weight), rows * p.heads, cols, p);
+    launch(s, blocks_for(rows * p.heads, 1), kHeadThreads, kWarp * 8, cuda::head_norm_backward<T>,
+           static_cast<T*>(dy), static_cast<const T*>(x), r, static_cast<const T*>(weight), rows * p.heads,
+           cols, p);
   });
 }
 

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // Rows of any length, one element at a time. The row is read three times, twice from the caches.
 
 template <class T>

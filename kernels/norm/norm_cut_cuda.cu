@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// One block for each row.
 template <class T>
 __global__ void norm_moments(NormShape shape, compute_t<T>* moments, const T* x) {

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// Number of rows and columns that a part touches.
 struct Extent {
   int64_t rows, cols;

@@ -5,8 +5,8 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = static_cast<int>(kCodeBlock);  // one thread for each element of a block of codes
-constexpr int kWarps = 8;                               // warps of an update's block
+constexpr int kCodeThreads = static_cast<int>(kCodeBlock);  // one thread for each element of a block of codes
+constexpr int kWarps = 8;                                   // warps of an update's block
 constexpr int kLane = static_cast<int>(kCodeBlock) / kWarp;  // elements of a lane
 
 inline __device__ float scale_over(float most) { return most > 0 ? 1.0f / most : 0.0f; }
@@ -14,7 +14,7 @@ inline __device__ float scale_over(float most) { return most > 0 ? 1.0f / most :
 inline __device__ float magnitude(float v) { return v < 0 ? -v : v; }
 
 template <class L>
-struct Segment {
+struct CodedSegment {
   float *w, *scales;
   uint8_t *c1, *c2;
   const float* g;
@@ -26,16 +26,17 @@ struct Segment {
 
 /// Arguments of one launch: every compiler allows 4 KiB.
 template <class L>
-struct Segments {
-  static constexpr int kMost = 4000 / static_cast<int>(sizeof(Segment<L>));
+struct CodedSegments {
+  static constexpr int kMost = 4000 / static_cast<int>(sizeof(CodedSegment<L>));
   int count = 0;
   int64_t blocks = 0;
-  Segment<L> of[kMost];
+  CodedSegment<L> of[kMost];
 };
 
 /// A warp handles a block of codes, and each lane kLane neighbouring elements of it.
 template <class L>
-__global__ void __launch_bounds__(kWarps* kWarp) adamw_8bit_kernel(const __grid_constant__ Segments<L> all) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    adamw_8bit_kernel(const __grid_constant__ CodedSegments<L> all) {
   const int64_t mine = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (mine >= all.blocks) return;  // uniform over the warp
   int at = 0;
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) adamw_8bit_kernel(const __grid_
     const int middle = (at + end) / 2;
     (mine >= all.of[middle].block ? at : end) = middle;
   }
-  const Segment<L>& s = all.of[at];
+  const CodedSegment<L>& s = all.of[at];
   const AdamwFactors<float>& f = s.factors;
   const int64_t b = mine - s.block, i = b * kCodeBlock + threadIdx.x % kWarp * kLane;
   float m[kLane], v[kLane], w[kLane], g[kLane];
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) adamw_8bit_kernel(const __grid_
 
 template <class L>
 void run(Stream& s, const std::vector<CodedSpan>& spans) {
-  Segments<L> some;
+  CodedSegments<L> some;
   const auto flush = [&] {
     if (some.count == 0) return;
     launch(s, dim3(static_cast<unsigned>((some.blocks + kWarps - 1) / kWarps)), kWarps * kWarp, 0,
@@ -91,7 +92,7 @@ void run(Stream& s, const std::vector<CodedSpan>& spans) {
              "8-bit AdamW: expected weights, gradients and copies aligned to 16 bytes and codes to {}, got "
              "weights at {}, codes at {}",
              kLane, span.master, span.first);
-    if (some.count == Segments<L>::kMost) flush();
+    if (some.count == CodedSegments<L>::kMost) flush();
     some.of[some.count++] = {static_cast<float*>(span.master),
                              static_cast<float*>(span.scales),
                              static_cast<uint8_t*>(span.first),
@@ -142,13 +143,13 @@ void adamw_8bit_cuda(Stream& s, DType low_type, std::vector<CodedSpan> spans) {
 
 void decode_moments_cuda(Stream& s, void* values, const void* first, const void* second, const void* scales,
                          int64_t n) {
-  launch(s, blocks_for(n, kThreads), kThreads, 0, cuda::decode_kernel, static_cast<float*>(values),
+  launch(s, blocks_for(n, kCodeThreads), kCodeThreads, 0, cuda::decode_kernel, static_cast<float*>(values),
          static_cast<const uint8_t*>(first), static_cast<const uint8_t*>(second),
          static_cast<const float*>(scales), n);
 }
 
 void encode_moments_cuda(Stream& s, void* first, void* second, void* scales, const void* values, int64_t n) {
-  launch(s, block_grid(n / kCodeBlock), kThreads, kWarp * 4, cuda::encode_kernel,
+  launch(s, block_grid(n / kCodeBlock), kCodeThreads, kWarp * 4, cuda::encode_kernel,
          static_cast<uint8_t*>(first), static_cast<uint8_t*>(second), static_cast<float*>(scales),
          static_cast<const float*>(values), n / kCodeBlock);
 }

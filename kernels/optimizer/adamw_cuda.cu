@@ -5,7 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kChunk = 64 * kThreads;  // elements of a block
 
 /// Limit of a launch's arguments: 32764 bytes from CUDA 12.1 on. The emulated device copies them for each

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <MomentumRule rule, class A, class L, int N>
 __global__ void momentum_kernel(A* w, A* m, A* g, L* low, int64_t packs, MomentumFactors<A> f) {
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {

@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <class A>
 inline __device__ A sign_of(uint64_t seed, uint64_t stream, int64_t index) {
   return sign_bit(philox(seed, stream, static_cast<uint64_t>(index / kSignsOfCall)), index) ? A(1) : A(-1);

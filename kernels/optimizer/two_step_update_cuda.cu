@@ -5,8 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 template <class A, int N>
 __global__ void lamb_kernel(const A* w, A* m, A* v, A* g, int64_t packs, AdamwFactors<A> f, A weight_decay) {
   for (int64_t i = grid_thread(); i < packs; i += grid_stride()) {

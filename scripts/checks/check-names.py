@@ -107,11 +107,11 @@ def main():
         print(f"{name}: a type defined at {' and '.join(places)}; rename one")
     seen = collections.defaultdict(list)
     for folder in FOLDERS:
-        for file in sorted((ROOT / folder).rglob("*.cpp")):
-            for space, name, line in own_definitions(file.read_text()):
-                seen[file.parent, space, name].append((file, line))
+        for file in sorted((ROOT / folder).rglob("*.c*")):
+            for space, name, line in own_definitions(file.read_text()) if file.suffix in (".cpp", ".cu") else ():
+                seen[file.parent, file.suffix, space, name].append((file, line))
     wrong = 0
-    for (_, _, name), places in seen.items():
+    for (*_, name), places in seen.items():
         files = {file for file, _ in places}
         if len(files) > 1:
             wrong += 1

@@ -81,7 +81,7 @@ TEST_CASE("plan --export and --from-megatron as programs") {
   const Outcome back = t.sh("plan --from-megatron \"$(cat flags.sh)\" --output back.yaml");
   INFO(back.text);
   CHECK(back.code == 0);
-  CHECK_THAT(read_text(t.folder() + "/back.yaml"),
+  CHECK_THAT(read_file(t.folder() + "/back.yaml"),
              Contains("  hidden_size: 32\n") && Contains("  zero_stage: 1\n"));
   CHECK(t.sh("recipe check back.yaml 'data.train=[{path: text-train}]' parallel.data=2").code == 0);
   CHECK(t.sh("plan tiny.yaml --export nothing").code == 64);
@@ -89,5 +89,5 @@ TEST_CASE("plan --export and --from-megatron as programs") {
   const Outcome file = t.sh("plan --from-megatron flags.sh --output file.yaml");
   INFO(file.text);
   CHECK(file.code == 0);
-  CHECK(read_text(t.folder() + "/file.yaml") == read_text(t.folder() + "/back.yaml"));
+  CHECK(read_file(t.folder() + "/file.yaml") == read_file(t.folder() + "/back.yaml"));
 }

@@ -49,10 +49,10 @@ TEST_CASE("completion of every shell has each command, and another shell is refu
 TEST_CASE("man pages: one for each command, with its options") {
   TempRun t;
   REQUIRE(t.sh("man --folder man1").code == 0);
-  const std::string run = read_text(t.folder() + "/man1/ltrain-run.1");
+  const std::string run = read_file(t.folder() + "/man1/ltrain-run.1");
   CHECK_THAT(run, Contains(".TH ltrain\\-run 1") && Contains("\\-\\-steps") && Contains(".SH SETTINGS") &&
                       Contains("a rank died or hung"));
-  CHECK_THAT(read_text(t.folder() + "/man1/ltrain.1"), Contains(".BR ltrain\\-data (1)"));
+  CHECK_THAT(read_file(t.folder() + "/man1/ltrain.1"), Contains(".BR ltrain\\-data (1)"));
   for (const char* page : {"ltrain-data-build", "ltrain-checkpoint-list", "ltrain-completion"})
     CHECK(std::filesystem::exists(t.folder() + "/man1/" + page + ".1"));
   CHECK(!std::filesystem::exists(t.folder() + "/man1/ltrain-selftest.1"));

@@ -24,7 +24,7 @@ const char* kTinyRun =
 /// Writes new output behind commands of a page, the last ones first.
 void write_outputs(const std::string& path,
                    const std::vector<std::pair<ShownCommand, std::vector<std::string>>>& outputs) {
-  std::vector<std::string> lines = lines_of(read_text(path));
+  std::vector<std::string> lines = lines_of(read_file(path));
   for (auto at = outputs.rbegin(); at != outputs.rend(); ++at) {
     const auto begin = lines.begin() + static_cast<std::ptrdiff_t>(at->first.line);
     const auto left = lines.erase(begin, begin + static_cast<std::ptrdiff_t>(at->first.output.size()));
@@ -91,7 +91,7 @@ TEST_CASE("figures of tensor parallelism in docs/parallelism.md are the plan's")
   const std::string root = LTRAIN_SOURCE_DIR;
   static const std::regex row(R"(\| `(tensor: [^`]*)` \| ([0-9]+) \| ([0-9]+) \|)");
   int rows = 0;
-  for (const std::string& line : lines_of(read_text(root + "/docs/parallelism.md"))) {
+  for (const std::string& line : lines_of(read_file(root + "/docs/parallelism.md"))) {
     std::smatch found;
     if (!std::regex_match(line, found, row)) continue;
     ++rows;
@@ -149,7 +149,7 @@ TEST_CASE("keys, files, links and tests that documents name are there") {
   for (const auto& entry : fs::directory_iterator(root + "docs"))
     if (entry.path().extension() == ".md") documents.push_back("docs/" + entry.path().filename().string());
   for (const std::string& document : documents) {
-    std::string text = read_text(root + document);
+    std::string text = read_file(root + document);
     // Quoted C++ has brackets like those of links.
     for (size_t at = 0; (at = text.find("```cpp\n", at)) != std::string::npos;)
       text.erase(at, text.find("```\n", at + 7) + 4 - at);
@@ -181,11 +181,11 @@ TEST_CASE("keys, files, links and tests that documents name are there") {
           name.empty() ? document : (fs::path(document).parent_path() / name).lexically_normal().string();
       CHECK(fs::exists(root + target));
       if (hash != std::string::npos)
-        CHECK(heading_links(read_text(root + target)).count(to.substr(hash + 1)) == 1);
+        CHECK(heading_links(read_file(root + target)).count(to.substr(hash + 1)) == 1);
     });
     each(test_name, [&](const std::string& name, const std::string& title) {
       ++found_tests;
-      CHECK(read_text(root + "tests/" + name).find("\"" + title) != std::string::npos);
+      CHECK(read_file(root + "tests/" + name).find("\"" + title) != std::string::npos);
     });
   }
   CHECK(found_keys >= 80);
@@ -198,20 +198,20 @@ TEST_CASE("keys, files, links and tests that documents name are there") {
     if (key.at("path") != "model.architecture") continue;
     CHECK(key.at("choices").size() == 16);  // "16 families"
     for (const std::string name : key.at("choices"))
-      CHECK(read_text(root + "docs/models.md").find("`" + name + "`") != std::string::npos);
+      CHECK(read_file(root + "docs/models.md").find("`" + name + "`") != std::string::npos);
   }
 }
 
 TEST_CASE("every number of metrics.jsonl is defined in docs/metrics.md") {
   const TempRun t;
-  const std::string page = read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/metrics.md");
+  const std::string page = read_file(std::string(LTRAIN_SOURCE_DIR) + "/docs/metrics.md");
   REQUIRE(t.sh("run tiny.yaml").code == 0);
   REQUIRE(t.sh("run tiny.yaml output_dir=experts parallel.expert=2 'model.moe={num_experts: 4, "
                "capacity_factor: 1.0, balance: {kind: hf}, z_loss_coeff: 0.001}'")
               .code == 0);
   std::set<std::string> names;
   for (const char* run : {"run", "experts"})
-    for (const std::string& line : lines_of(read_text(t.folder() + "/" + run + "/metrics.jsonl"))) {
+    for (const std::string& line : lines_of(read_file(t.folder() + "/" + run + "/metrics.jsonl"))) {
       const auto numbers = nlohmann::json::parse(line);
       for (const auto& [name, value] : numbers.items()) names.insert(name);
     }
@@ -242,14 +242,14 @@ TEST_CASE("every environment variable that the program reads or sets is in docs/
     for (const auto& entry : fs::recursive_directory_iterator(root + folder)) {
       const std::string path = entry.path().string(), kind = entry.path().extension();
       if (kind != ".cpp" && kind != ".h" && kind != ".cu") continue;
-      const std::string text = read_text(path);
+      const std::string text = read_file(path);
       for (const std::string& variable : names_in(text)) read.emplace(variable, path.substr(root.size()));
       static const std::regex word(R"(\b[A-Z][A-Z0-9]*(?:_\w+)?\b)");
       for (std::sregex_iterator i(text.begin(), text.end(), word), end; i != end; ++i) words.insert(i->str());
     }
   CHECK(read.size() >= 80);
   std::set<std::string> rows;  // the variables in the first cells of the page's tables
-  for (const std::string& line : lines_of(read_text(root + "docs/environment.md"))) {
+  for (const std::string& line : lines_of(read_file(root + "docs/environment.md"))) {
     if (line.rfind("| `", 0) != 0) continue;
     const std::string cell = line.substr(0, line.find(" | "));
     static const std::regex variable(R"(`([A-Z]\w+)`)");
@@ -307,7 +307,7 @@ TEST_CASE("every recipe plans as it is, and runs in small on the CPU") {
     CHECK(plan.code == 0);
     CHECK(plan.text.find("none refused") != std::string::npos);
     const auto has = [&](const char* section) {
-      return read_text(recipe).find(section) != std::string::npos;
+      return read_file(recipe).find(section) != std::string::npos;
     };
     // Each of two replicas gets one of the two micro-batches.
     const Outcome run = t.sh("run " + recipe + kTinyRun + (has("\ndiloco:") ? "diloco.inner_steps=2" : "") +
@@ -326,7 +326,7 @@ TEST_CASE("docs/compositions.md has the table of compositions that the program p
   const std::string table = t.sh("plan --compositions").text;
   REQUIRE(table.size() > 1000);
   CHECK(
-      read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/compositions.md").find("```text\n" + table + "```") !=
+      read_file(std::string(LTRAIN_SOURCE_DIR) + "/docs/compositions.md").find("```text\n" + table + "```") !=
       std::string::npos);
   const auto j = nlohmann::json::parse(t.sh("plan --compositions --json").text);
   CHECK(j["cells"].size() == j["features"].size() * (j["features"].size() + 1) / 2);

@@ -11,7 +11,7 @@ namespace {
 nlohmann::json evaluated(const TempRun& t, const std::string& arguments) {
   const Outcome o =
       t.shell(std::string(LTRAIN_BINARY) + " eval " + arguments + " --threads 1 --json 2>notes");
-  INFO(o.text << read_text(t.folder() + "/notes"));
+  INFO(o.text << read_file(t.folder() + "/notes"));
   REQUIRE(o.code == 0);
   return nlohmann::json::parse(o.text);
 }
@@ -92,7 +92,7 @@ TEST_CASE("ltrain eval takes several sets, and says why there are no bits per by
   const auto other = evaluated(t, "run --data other --samples 8")["sets"][0];
   CHECK(other["loss"] == both[0]["loss"]);
   CHECK_FALSE(other.contains("bits_per_byte"));
-  CHECK(read_text(t.folder() + "/notes").find("no bits per byte of other: no sidecar says") !=
+  CHECK(read_file(t.folder() + "/notes").find("no bits per byte of other: no sidecar says") !=
         std::string::npos);
   const Outcome twice = t.sh("eval run --data a=text-val --data a=text-train");
   CHECK(twice.code == 64);
@@ -180,7 +180,7 @@ TEST_CASE("a text begins as the documents of training did, or as a folder's toke
       << R"({"question": "line of a", "choices": ["text", "times"], "answer": 0})";
   const auto scores = [&](const std::string& arguments) {
     evaluated(t, arguments + " --choices q.jsonl --scores s.jsonl");
-    return nlohmann::json::parse(read_text(t.folder() + "/s.jsonl"))["log_likelihoods"];
+    return nlohmann::json::parse(read_file(t.folder() + "/s.jsonl"))["log_likelihoods"];
   };
   for (const bool begins : {false, true}) {
     const std::string name = begins ? "with" : "without";

@@ -1,5 +1,6 @@
 // ltrain generate through the real program: several prompts, strings that end a text, several ranks.
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/app/run_program.h"
@@ -78,7 +79,7 @@ TEST_CASE("generation and evaluation over several processes print what one proce
   if (!experts.empty()) layouts = {"data=2,expert=2", "data=2,expert=2,pipeline=2"};
   const auto say = [&](const std::string& command, const std::string& layout) {
     const Outcome o = t.sh(command + (layout.empty() ? "" : " --parallel " + layout) + " 2>err.txt");
-    INFO(o.text << read_text(t.folder() + "/err.txt"));
+    INFO(o.text << read_file(t.folder() + "/err.txt"));
     REQUIRE(o.code == 0);
     return o.text;
   };
@@ -90,7 +91,7 @@ TEST_CASE("generation and evaluation over several processes print what one proce
     const std::string one = say(command, "");
     REQUIRE_FALSE(one.empty());
     std::string scores;
-    if (command.ends_with("s.jsonl")) scores = read_text(t.folder() + "/s.jsonl");
+    if (command.ends_with("s.jsonl")) scores = read_file(t.folder() + "/s.jsonl");
     for (const std::string& layout : layouts) {
       INFO(command << " " << layout);
       const std::string several = say(command, layout);
@@ -104,7 +105,7 @@ TEST_CASE("generation and evaluation over several processes print what one proce
       }
       if (scores.empty()) continue;
       const auto a = nlohmann::json::parse(scores.substr(0, scores.find('\n')))["log_likelihoods"];
-      const std::string now = read_text(t.folder() + "/s.jsonl");
+      const std::string now = read_file(t.folder() + "/s.jsonl");
       const auto b = nlohmann::json::parse(now.substr(0, now.find('\n')))["log_likelihoods"];
       for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i].get<double>() - b[i].get<double>()) < 1e-3);
     }

@@ -3,6 +3,7 @@
 
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "tests/app/run_program.h"
 

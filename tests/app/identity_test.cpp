@@ -56,7 +56,7 @@ TEST_CASE("ranks of one job with different recipes: refused on all of them, with
     const int port = free_port();
     const Outcome o = t.shell(start_rank(0, port, "", "zero") + start_rank(1, port, c.setting, "one") +
                               wait_for({"zero", "one"}));
-    const std::string zero = read_text(t.folder() + "/zero"), one = read_text(t.folder() + "/one");
+    const std::string zero = read_file(t.folder() + "/zero"), one = read_file(t.folder() + "/one");
     INFO(c.setting << "\n" << o.text << zero << one);
     CHECK_THAT(o.text, Contains("zero=64") && Contains("one=64"));
     for (const std::string& text : {zero, one})
@@ -69,7 +69,7 @@ TEST_CASE("ranks of one job with different recipes: refused on all of them, with
   const Outcome o = t.shell(start_rank(0, port, "", "zero") +
                             start_rank(1, port, "launch.threads_per_rank=2 launch.interface=lo", "one") +
                             wait_for({"zero", "one"}));
-  INFO(read_text(t.folder() + "/zero") << read_text(t.folder() + "/one"));
+  INFO(read_file(t.folder() + "/zero") << read_file(t.folder() + "/one"));
   CHECK_THAT(o.text, Contains("zero=0") && Contains("one=0"));
 }
 
@@ -84,14 +84,14 @@ TEST_CASE("launchers of two nodes with different recipes: refused on both") {
   const int port = free_port();
   const Outcome two =
       t.shell(node(0, port, "", "zero") + node(1, port, "seed=5", "one") + wait_for({"zero", "one"}));
-  const std::string zero = read_text(t.folder() + "/zero"), one = read_text(t.folder() + "/one");
+  const std::string zero = read_file(t.folder() + "/zero"), one = read_file(t.folder() + "/one");
   INFO(two.text << zero << one);
   CHECK_THAT(two.text, Contains("zero=64") && Contains("one=64"));
   CHECK_THAT(zero, Contains("seed: 1234 on the launcher on host") && Contains("5 on rank 1 on host"));
   const int again = free_port();
   const Outcome same =
       t.shell(node(0, again, "", "zero") + node(1, again, "", "one") + wait_for({"zero", "one"}));
-  INFO(read_text(t.folder() + "/zero") << read_text(t.folder() + "/one"));
+  INFO(read_file(t.folder() + "/zero") << read_file(t.folder() + "/one"));
   CHECK_THAT(same.text, Contains("zero=0") && Contains("one=0"));
   CHECK(std::filesystem::exists(t.folder() + "/run/logs/rank-00001.log"));
 }
@@ -109,7 +109,7 @@ TEST_CASE("two jobs with one MASTER_PORT train apart, each its own recipe") {
                             start_rank(1, port, b, "b1") + "sleep 1\n" + start_rank(1, port, a, "a1") +
                             wait_for({"a0", "a1", "b0", "b1"}));
   std::string all = o.text;
-  for (const char* name : {"a0", "a1", "b0", "b1"}) all += read_text(t.folder() + "/" + name);
+  for (const char* name : {"a0", "a1", "b0", "b1"}) all += read_file(t.folder() + "/" + name);
   INFO(all);
   CHECK_THAT(o.text, Contains("a0=0") && Contains("a1=0") && Contains("b0=0") && Contains("b1=0"));
   CHECK(t.metric("lm_loss", "a") == t.metric("lm_loss", "a-alone"));
@@ -165,7 +165,7 @@ TEST_CASE(
     CHECK(o.code == 73);
     CHECK_THAT(o.text, Contains("run: another run uses this folder (process "));
   }
-  INFO(ranks.text << read_text(t.folder() + "/zero") << read_text(t.folder() + "/one"));
+  INFO(ranks.text << read_file(t.folder() + "/zero") << read_file(t.folder() + "/one"));
   CHECK_THAT(ranks.text, Contains("zero=73") && Contains("one=73"));
   // Readers do not ask.
   if (saves.empty()) CHECK(t.sh("eval run --threads 1").code == 0);
@@ -187,7 +187,7 @@ TEST_CASE("a folder of a run whose processes were killed is free") {
               LTRAIN_BINARY +
               " run tiny.yaml train.train_steps=7 > second 2>&1 && exit 0; grep -q 'uses this folder' second "
               "|| exit 1; sleep 0.1; done; exit 2");
-  INFO(o.text << read_text(t.folder() + "/second"));
+  INFO(o.text << read_file(t.folder() + "/second"));
   CHECK(o.code == 0);
 }
 
@@ -212,10 +212,10 @@ TEST_CASE("a second job of two nodes into one folder: none of its launchers writ
                             wait_for({"a0", "a1"}));
   std::string all = o.text;
   for (const char* name : {"a0", "a1", "b0", "b1"})
-    all += std::string(name) + ":\n" + read_text(t.folder() + "/" + name);
+    all += std::string(name) + ":\n" + read_file(t.folder() + "/" + name);
   INFO(all);
-  CHECK(read_text(t.folder() + "/before") == read_text(t.folder() + "/after"));
-  CHECK_THAT(read_text(t.folder() + "/before"), Contains("rank-00001.log"));
+  CHECK(read_file(t.folder() + "/before") == read_file(t.folder() + "/after"));
+  CHECK_THAT(read_file(t.folder() + "/before"), Contains("rank-00001.log"));
   CHECK_THAT(o.text, Contains("a0=0") && Contains("a1=0") && Contains("b0=73") && Contains("b1=71"));
-  CHECK_THAT(read_text(t.folder() + "/b1"), Contains("rank 1 joined twice"));
+  CHECK_THAT(read_file(t.folder() + "/b1"), Contains("rank 1 joined twice"));
 }

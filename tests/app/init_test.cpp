@@ -55,7 +55,7 @@ TEST_CASE("init takes tokenizer and vocabulary of token files from their sidecar
   INFO(init.text);
   REQUIRE(init.code == 0);
   CHECK_THAT(init.text, Contains("wrote text-train.yaml, for ") && Contains(" tokens of byte"));
-  const std::string recipe = read_text(t.folder() + "/text-train.yaml");
+  const std::string recipe = read_file(t.folder() + "/text-train.yaml");
   CHECK_THAT(recipe, Contains("vocab_size: 257\n") && Contains("train: [{path: \"text-train\"}]") &&
                          Contains("eval: [{path: \"text-val\"}]") && Contains("tokenizer: {kind: byte}"));
   const std::vector<std::string> next = next_commands(init.text);

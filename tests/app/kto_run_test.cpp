@@ -93,7 +93,7 @@ TEST_CASE("kto: a reference without adapters, in each step, has the losses and d
 TEST_CASE("kto: losses, divergences and rewards are those of TRL, with adapters of PEFT too") {
   TempRun t;
   const std::string golden = trl_folder();
-  const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_file(golden + "/losses.json"));
   write_trl_recipe(t, "kto", "labelled.jsonl");
   const std::map<std::string, std::string> settings = {
       {"kto", ""},
@@ -118,7 +118,7 @@ TEST_CASE("kto: losses, divergences and rewards are those of TRL, with adapters 
                                              {"logps/chosen", "logps/chosen", 1e-5},
                                              {"logps/rejected", "logps/rejected", 1e-5}}) {
       if (std::string(key) == "kl" && name == "apo_zero_unpaired") {
-        CHECK_THAT(read_text(t.folder() + "/" + name + "/metrics.jsonl"), !Contains("\"kl\""));
+        CHECK_THAT(read_file(t.folder() + "/" + name + "/metrics.jsonl"), !Contains("\"kl\""));
         continue;
       }
       check_trl_steps(t, name, steps, key, of_trl, bound);

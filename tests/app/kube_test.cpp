@@ -39,7 +39,7 @@ TEST_CASE("the manifests of a job on Kubernetes are as expected") {
   const std::string path = std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/kube.yaml";
   const std::string text = kube_manifest(kube_job());
   if (std::getenv("LTRAIN_UPDATE_GOLDEN")) std::ofstream(path) << text;
-  CHECK(text == test::read_text(path));
+  CHECK(text == test::read_file(path));
 }
 
 TEST_CASE("options that Kubernetes would refuse are refused with their rule") {
@@ -81,7 +81,7 @@ TEST_CASE("two launchers with the environment and arguments of ltrain kube are o
                           "{2}; first=$?; wait $!; "
                           "echo \"$first $?\"",
                           common, test::program(), args));
-  INFO(ran.text << test::read_text(t.folder() + "/second.txt"));
+  INFO(ran.text << test::read_file(t.folder() + "/second.txt"));
   CHECK_THAT(ran.text, Contains("0 0\n"));
   CHECK(std::filesystem::exists(t.folder() + "/run/checkpoints"));
 }

@@ -44,7 +44,7 @@ TEST_CASE("output that nobody reads stops neither the run nor its end") {
                         signal + " $p; begin=$(date +%s); wait $p; echo code $?\n" +
                         "echo seconds $(( $(date +%s) - begin )); kill $reader");
   INFO(signal << launched << "\n" << o.text);
-  CHECK(std::stoi(read_text(t.folder() + "/steps")) >= 1500);  // it went on when the pipe was full
+  CHECK(std::stoi(read_file(t.folder() + "/steps")) >= 1500);  // it went on when the pipe was full
   CHECK_THAT(o.text, Contains("code 75"));
   const size_t at = o.text.find("seconds ");
   REQUIRE(at != std::string::npos);
@@ -82,7 +82,7 @@ TEST_CASE("a signal that whoever started the run ignores is ignored: nohup") {
       "{} {} run tiny.yaml train.train_steps=1000 train.eval_interval=0 checkpoint.save_interval=0 "
       "checkpoint.save_at_end=false > out 2>&1 & p=$!\n{}kill -HUP $p; wait $p; echo code $?\n",
       ignored ? "nohup" : "env", LTRAIN_BINARY, until_step(20)));
-  const std::string out = read_text(t.folder() + "/out");
+  const std::string out = read_file(t.folder() + "/out");
   INFO(o.text << out);
   CHECK_THAT(o.text, Contains(ignored ? "code 0" : "code 75"));
   CHECK_THAT(out, Contains(ignored ? "done: 1000 steps" : "SIGHUP"));

@@ -47,7 +47,7 @@ std::string row(const ModelRecipe& m, const nlohmann::json& recipe, const nlohma
 /// Plans the recipes that `chosen` takes on their cards.
 void check_plans(const std::function<bool(const ModelRecipe&)>& chosen) {
   const TempRun t;
-  const std::string page = read_text(std::string(LTRAIN_SOURCE_DIR) + "/docs/recipes.md");
+  const std::string page = read_file(std::string(LTRAIN_SOURCE_DIR) + "/docs/recipes.md");
   for (const ModelRecipe& m : model_recipes()) {
     if (!chosen(m)) continue;
     const Outcome o = t.shell(program() + " plan " + m.path + " --profile " + m.card + " --json 2>/dev/null");

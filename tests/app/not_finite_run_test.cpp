@@ -28,7 +28,7 @@ TEST_CASE("a NaN in a weight of one rank is named with tensor, rank and micro-ba
                  Contains("Each rank's part of the batch: run/not-finite/step-00000003"));
   for (int r : {0, 1}) {
     const auto kept = nlohmann::json::parse(
-        read_text(fmt::format("{}/run/not-finite/step-00000003/rank-{:05d}.json", t.folder(), r)));
+        read_file(fmt::format("{}/run/not-finite/step-00000003/rank-{:05d}.json", t.folder(), r)));
     CHECK(kept.at("step") == 3);
     CHECK(kept.at("rank") == r);
     REQUIRE(kept.at("micro_batches").size() == 2);

@@ -261,18 +261,18 @@ TEST_CASE("plan --html and --svg write drawings beside the plan, and refuse what
   INFO(drawn.text);
   CHECK(drawn.code == 0);
   CHECK(drawn.text == plain.text);  // the terminal gets the same
-  CHECK_THAT(read_text(t.folder() + "/page.html"),
+  CHECK_THAT(read_file(t.folder() + "/page.html"),
              Catch::StartsWith("<!DOCTYPE html>") && Catch::EndsWith("</html>\n"));
   for (const char* name : {"memory", "timeline", "detail", "schedule", "map"}) {
-    const std::string svg = read_text(t.folder() + "/" + std::string("drawings/") + name + ".svg");
+    const std::string svg = read_file(t.folder() + "/" + std::string("drawings/") + name + ".svg");
     CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n"));
-    CHECK_THAT(read_text(t.folder() + "/page.html"), Contains(svg));
+    CHECK_THAT(read_file(t.folder() + "/page.html"), Contains(svg));
   }
   const Outcome search =
       t.sh("plan tiny.yaml device=cuda --profile h100 --search --gpus 4 --html search.html");
   INFO(search.text);
   CHECK(search.code == 0);
-  CHECK_THAT(read_text(t.folder() + "/search.html"),
+  CHECK_THAT(read_file(t.folder() + "/search.html"),
              Contains("<h2 id=\"search\">") && Contains("<h2 id=\"memory\">"));
   const Outcome wrong = t.sh(run + " --schedule --html page.html");
   CHECK(wrong.code == 64);

@@ -87,14 +87,14 @@ TEST_CASE(
       "for i in $(seq 600); do grep -q {} 2>/dev/null && break; sleep 0.05; done\n"
       "sleep {}; date +%s.%N > asked; kill -{} $p; wait $p; echo code $?; date +%s.%N > ended",
       fault, LTRAIN_BINARY, wait_for, 0.5 * ltrain::time_scale(), signal));
-  const std::string err = read_text(t.folder() + "/err");
+  const std::string err = read_file(t.folder() + "/err");
   INFO(due << signal << o.text << err);
   CHECK_THAT(o.text, Contains("code 75"));
   CHECK_THAT(err, Contains("no evaluation at step 3: the run was asked to stop") &&
                       Contains("saved run/checkpoints/step-00000003") && Contains("stopped at step 3"));
   CHECK(t.metric("eval_loss").empty());
-  const double asked = std::stod(read_text(t.folder() + "/asked")),
-               ended = std::stod(read_text(t.folder() + "/ended"));
+  const double asked = std::stod(read_file(t.folder() + "/asked")),
+               ended = std::stod(read_file(t.folder() + "/ended"));
   CHECK(ended - asked < (due ? 5 : 3) * ltrain::time_scale());  // the evaluation would have taken 12 s
   const Outcome next = t.sh("run tiny.yaml train.train_steps=4 train.eval_interval=0");
   INFO(next.text);
@@ -110,7 +110,7 @@ TEST_CASE("a signal to one rank in an evaluation stops them all at the same batc
                   "for i in $(seq 600); do grep -q 'step 3/' err 2>/dev/null && break; sleep 0.05; done\n"
                   "sleep {}; kill -TERM $(pgrep -P $p | tail -n 1); wait $p; echo code $?",
                   rests("eval.batch", "*", 60, 0.2), LTRAIN_BINARY, 0.5 * ltrain::time_scale()));
-  INFO(o.text << read_text(t.folder() + "/err"));
+  INFO(o.text << read_file(t.folder() + "/err"));
   CHECK_THAT(o.text, Contains("code 75"));
-  CHECK_THAT(read_text(t.folder() + "/err"), Contains("saved run/checkpoints/step-00000003"));
+  CHECK_THAT(read_file(t.folder() + "/err"), Contains("saved run/checkpoints/step-00000003"));
 }

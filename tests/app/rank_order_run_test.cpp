@@ -28,7 +28,7 @@ std::string train_across_switches(const TempRun& t, const std::string& arguments
   script += "for p in $p0 $p1 $p2 $p3; do wait $p; echo \"code $?\"; done";
   const Outcome o = t.shell(script);
   std::string all = o.text;
-  for (int r = 0; r < 4; ++r) all += read_text(fmt::format("{}/out{}", t.folder(), r));
+  for (int r = 0; r < 4; ++r) all += read_file(fmt::format("{}/out{}", t.folder(), r));
   return all;
 }
 
@@ -74,7 +74,7 @@ TEST_CASE(
   CHECK_THAT(train_across_switches(t, "", "bench --links --output links.json"),
              Contains("code 0\ncode 0\ncode 0\ncode 0\n") && Contains("written to links.json"));
   const std::string layout = "plan tiny.yaml parallel.data=4 launch.ranks_per_node=1 --json --links ";
-  const auto links = nlohmann::json::parse(read_text(t.folder() + "/links.json"));
+  const auto links = nlohmann::json::parse(read_file(t.folder() + "/links.json"));
   std::vector<double> rates;
   for (const auto& l : links["links"]) rates.push_back(l["bytes_per_second"]);
   std::sort(rates.begin(), rates.end());

@@ -40,7 +40,7 @@ struct ReplicaLaunchers {
     const size_t at = o.text.find("codes: ");
     return at == std::string::npos ? o.text : o.text.substr(at + 7, o.text.find('\n', at) - at - 7);
   }
-  std::string text(const std::string& file) const { return read_text(t.folder() + "/" + file); }
+  std::string text(const std::string& file) const { return read_file(t.folder() + "/" + file); }
   std::string texts() const {
     std::string all = text("quorum");
     for (int r = 0; r < count; ++r)

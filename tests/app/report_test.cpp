@@ -14,11 +14,11 @@ TEST_CASE("ltrain report compares runs, and writes a page, a drawing and a table
   INFO(o.text);
   REQUIRE(o.code == 0);
   CHECK_THAT(o.text, Contains("\na  ") && Contains("\nb  ") && Contains("loss at the same steps"));
-  const std::string csv = read_text(t.folder() + "/runs.csv");
+  const std::string csv = read_file(t.folder() + "/runs.csv");
   CHECK_THAT(csv, Catch::StartsWith("run,first_step,last_step,loss,") && Contains("\na,6,6,") &&
                       Contains("\nb,4,4,") && !Contains("\nb,5,5,"));
-  CHECK_THAT(read_text(t.folder() + "/runs.svg"), Contains("<svg") && Contains("held-out loss"));
-  const std::string page = read_text(t.folder() + "/runs.html");
+  CHECK_THAT(read_file(t.folder() + "/runs.svg"), Contains("<svg") && Contains("held-out loss"));
+  const std::string page = read_file(t.folder() + "/runs.html");
   CHECK_THAT(page, Contains("<svg") && Contains("loss at the same steps") && !Contains("<script"));
   CHECK(t.sh("report a --csv one.csv").code == 0);
   CHECK_THAT(t.sh("report a b --json").text, Contains("--json is of one run"));
@@ -33,7 +33,7 @@ TEST_CASE("a peak that was measured beside other work gives no MFU above 100 %, 
   TempRun t;
   const std::string here = "LTRAIN_PROFILE=" + t.folder() + "/profile.json",
                     file = t.folder() + "/peaks.json";
-  const auto peaks = [&] { return nlohmann::json::parse(read_text(file)); };
+  const auto peaks = [&] { return nlohmann::json::parse(read_file(file)); };
   for (int i = 0; i < 3; ++i) REQUIRE(t.sh("run tiny.yaml checkpoint.resume=never", here).code == 0);
   REQUIRE(peaks().size() == 1);
   CHECK(peaks().begin().value().at("measurements") == 3);

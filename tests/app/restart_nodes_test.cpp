@@ -42,7 +42,7 @@ struct Nodes {
     const size_t at = o.text.find("codes: ");
     return at == std::string::npos ? o.text : o.text.substr(at + 7, o.text.find('\n', at) - at - 7);
   }
-  std::string text(int node) const { return read_text(fmt::format("{}/node-{}", t.folder(), node)); }
+  std::string text(int node) const { return read_file(fmt::format("{}/node-{}", t.folder(), node)); }
 };
 
 std::vector<std::vector<std::string>> numbers(const TempRun& t) {
@@ -218,7 +218,7 @@ TEST_CASE("launchers of three sites with shares: those that stay keep theirs whe
   INFO(codes << "\n" << n.text(0) << "\n" << n.text(1));
   CHECK(codes == "0 137 0");
   CHECK_THAT(n.text(0), Contains("with nodes 0, 2 of 3"));
-  const std::string recipe = read_text(n.t.folder() + "/run/recipe.yaml");
+  const std::string recipe = read_file(n.t.folder() + "/run/recipe.yaml");
   CHECK_THAT(recipe, Contains("sites: 2") && Contains("shares: [1, 3]"));
 }
 

@@ -56,10 +56,10 @@ TEST_CASE("routing probe: churn is what records of the same checkpoints have by 
   CHECK(probes[1]["routing_churn"].get<double>() == (changed[0] + changed[1]) / (2 * choices));
   const auto changes = nlohmann::json::parse(late.text)["routing_changes"];
   for (size_t i = 0; i < 2; ++i) CHECK(changes[i]["choices"].get<double>() == by_hand[i]);
-  const std::string page = read_text(t.folder() + "/run.prom");
+  const std::string page = read_file(t.folder() + "/run.prom");
   CHECK_THAT(page, Contains("ltrain_routing_churn_by_layer_ratio{run=\"tiny\",layer=\"1\"} "));
   succeeds(t, "report run --html run.html");
-  CHECK_THAT(read_text(t.folder() + "/run.html"), Contains("data-churn="));
+  CHECK_THAT(read_file(t.folder() + "/run.html"), Contains("data-churn="));
   // Programs that read the checkpoint leave the choices in it.
   succeeds(t, "eval run --samples 2");
   succeeds(t, "generate run --prompt line --tokens 2");

@@ -1,17 +1,17 @@
 // A temporary folder with tiny token files and a recipe, and the real program run in it.
 #pragma once
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/json/json.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ltrain::test {
 
@@ -19,13 +19,6 @@ struct Outcome {
   int code = -1;
   std::string text;  ///< stdout and stderr
 };
-
-inline std::string read_text(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream s;
-  s << in.rdbuf();
-  return s.str();
-}
 
 /// The program that is tested: LTRAIN_BINARY where a test is away from its build
 /// (scripts/package/pack-gpu-check.sh).
@@ -40,13 +33,11 @@ inline const std::string kOneRank = "parallel.data=1 parallel.zero_stage=0 ";
 class TempRun {
  public:
   TempRun() {
-    std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-app-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    std::ofstream text(folder_ + "/text.txt");
+    std::ofstream text(folder() + "/text.txt");
     for (int i = 0; i < 1500; ++i)
       text << "line " << i << " of a text that repeats itself, " << i * i << " times.\n";
     text.close();
-    std::ofstream(folder_ + "/tiny.yaml") << R"(name: tiny
+    std::ofstream(folder() + "/tiny.yaml") << R"(name: tiny
 output_dir: run
 model: {architecture: llama, vocab_size: 257, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 2, max_position_embeddings: 64}
 parallel: {data: 2, zero_stage: 1}
@@ -58,9 +49,8 @@ launch: {threads_per_rank: 1}
 )";
     build_ = sh("data build --input text.txt --output text --split 90,10 --tokenizer byte");
   }
-  ~TempRun() { std::filesystem::remove_all(folder_); }
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return folder_.path(); }
   const Outcome& build() const { return build_; }
 
   /// `ltrain ARGUMENTS` in the folder; `variables` as "A=1 B=2".
@@ -69,7 +59,7 @@ launch: {threads_per_rank: 1}
   }
   Outcome shell(const std::string& command) const {
     Outcome o;
-    std::FILE* pipe = ::popen(("cd " + folder_ + " && exec 2>&1; " + command).c_str(), "r");
+    std::FILE* pipe = ::popen(("cd " + folder() + " && exec 2>&1; " + command).c_str(), "r");
     char buffer[4096];
     while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) o.text.append(buffer, n);
     const int status = ::pclose(pipe);
@@ -79,13 +69,13 @@ launch: {threads_per_rank: 1}
   /// The same in a shell with job control: without it what runs in the background ignores SIGINT, and so does
   /// ltrain there.
   Outcome shell_with_jobs(const std::string& command) const {
-    std::ofstream(folder_ + "/script.sh") << "set -m\n" << command;
+    std::ofstream(folder() + "/script.sh") << "set -m\n" << command;
     return shell("bash script.sh");
   }
   /// Values of `key` in metrics.jsonl by step, as their text, so that they are compared to the bit.
   std::vector<std::string> metric(const std::string& key, const std::string& run = "run") const {
     std::vector<std::string> out;
-    std::ifstream in(folder_ + "/" + run + "/metrics.jsonl");
+    std::ifstream in(folder() + "/" + run + "/metrics.jsonl");
     for (std::string line; std::getline(in, line);) {
       const auto j = nlohmann::json::parse(line);
       if (j.contains(key)) out.push_back(std::to_string(j["step"].get<int>()) + ":" + j[key].dump());
@@ -100,7 +90,7 @@ launch: {threads_per_rank: 1}
   }
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_;
   Outcome build_;
 };
 

@@ -49,7 +49,7 @@ TEST_CASE(
   CHECK(t.metric("straggler") ==
         std::vector<std::string>{fmt::format("11:{}", c.rank), fmt::format("21:{}", c.rank)});
   CHECK_THAT(
-      read_text(t.folder() + "/run.prom"),
+      read_file(t.folder() + "/run.prom"),
       Contains(fmt::format("ltrain_straggler_slowdown_ratio{{run=\"tiny\",rank=\"{}\",host=\"", c.rank)) &&
           Contains(fmt::format("reason=\"{}\"}}", c.reason)));
   CHECK(t.sh("report run").code == 0);

@@ -360,7 +360,7 @@ TEST_CASE("ltrain run says whose attention it takes, and why not cuDNN's") {
   said("attention_backend=cudnn", "missing", "attention_backend: cudnn: libcudnn is not there", 64);
 
   const auto json = [&](const std::string& file) {
-    return nlohmann::json::parse(read_text(run.folder() + "/run/" + file));
+    return nlohmann::json::parse(read_file(run.folder() + "/run/" + file));
   };
   for (const std::string deterministic : {"false", "true"}) {
     REQUIRE(train("attention_backend=cudnn deterministic=" + deterministic, "").code == 0);

@@ -52,8 +52,8 @@ TEST_CASE(
   require_close_losses(losses(run, "cpu", "grad_norm"), losses(run, "cuda", "grad_norm"));
   require_close_losses(losses(run, "cpu", "eval_loss"), losses(run, "cuda", "eval_loss"));
 
-  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/cuda/plan.json"));
-  const auto used = nlohmann::json::parse(read_text(run.folder() + "/cuda/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_file(run.folder() + "/cuda/plan.json"));
+  const auto used = nlohmann::json::parse(read_file(run.folder() + "/cuda/logs/usage-00000.json"));
   CHECK(plan["device"] == "cuda");
   CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
   CHECK(plan["ranks"][0]["memory_bytes"]["staging"].get<int64_t>() > 0);
@@ -102,8 +102,8 @@ TEST_CASE("distillation on cuda: losses and divergences of the CPU's run, in exa
   REQUIRE(losses(run, "cpu").size() == 4);
   for (const char* key : {"lm_loss", "ce_loss", "kl", "grad_norm", "eval_loss"})
     require_close_losses(losses(run, "cpu", key), losses(run, "cuda", key));
-  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/cuda/plan.json"));
-  const auto used = nlohmann::json::parse(read_text(run.folder() + "/cuda/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_file(run.folder() + "/cuda/plan.json"));
+  const auto used = nlohmann::json::parse(read_file(run.folder() + "/cuda/logs/usage-00000.json"));
   CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
 }
 
@@ -129,8 +129,8 @@ TEST_CASE("8-bit moments and states in files on cuda: a resumed run has the bits
     CHECK(said.find("offload.optimizer: ") != std::string::npos);
     CHECK(said.find(", through pinned memory") != std::string::npos);
   }
-  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/whole/plan.json"));
-  const auto used = nlohmann::json::parse(read_text(run.folder() + "/whole/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_file(run.folder() + "/whole/plan.json"));
+  const auto used = nlohmann::json::parse(read_file(run.folder() + "/whole/logs/usage-00000.json"));
   CHECK(plan["ranks"][0]["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
   train("device=cuda output_dir=parts train.train_steps=2");
   train("device=cuda output_dir=parts");
@@ -166,8 +166,8 @@ TEST_CASE(
   }
   CHECK(losses(run, "host", "eval_loss") == losses(run, "device", "eval_loss"));
   CHECK(losses(run, "parts", "eval_loss").back() == losses(run, "device", "eval_loss").back());
-  const auto plan = nlohmann::json::parse(read_text(run.folder() + "/host/plan.json"));
-  const auto used = nlohmann::json::parse(read_text(run.folder() + "/host/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_file(run.folder() + "/host/plan.json"));
+  const auto used = nlohmann::json::parse(read_file(run.folder() + "/host/logs/usage-00000.json"));
   const auto& rank = plan["ranks"][0];
   CHECK(rank["memory_bytes"]["arena"]["total"] == used["arena_bytes"]);
   // A few elements of each bucket stay on the GPU; gradients are in fp32.
@@ -308,10 +308,10 @@ TEST_CASE("a run has the numbers of its GPUs in its files, and without NVML it s
   CHECK(run.values("gpu_power_w").front() == 500.25);
   CHECK(run.metric("gpu_nvlink_replays").size() == 4);
   CHECK(run.metric("gpu_pcie_replays").empty());
-  const std::string prometheus = read_text(run.folder() + "/run.prom");
+  const std::string prometheus = read_file(run.folder() + "/run.prom");
   CHECK_THAT(prometheus, Catch::Contains("DCGM_FI_DEV_GPU_TEMP{run=\"tiny\",rank=\"0\",Hostname=\"") &&
                              Catch::Contains("\"} 55\n"));
-  const auto used = nlohmann::json::parse(read_text(run.folder() + "/run/logs/usage-00000.json"));
+  const auto used = nlohmann::json::parse(read_file(run.folder() + "/run/logs/usage-00000.json"));
   CHECK(used["gpu"]["energy_j"] > 0);
   CHECK(used["gpu"]["readings"] >= 2);
   CHECK_THAT(run.sh("report run").text, Catch::Contains("SM clock") && Catch::Contains("1980 MHz"));

@@ -1,9 +1,12 @@
 // Ranks that die, stop, hang or disagree: the run ends in bounded time, says who and where, and leaves
 // nothing.
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 #include "parallel/comm/socket.h"
 #include "tests/faults/run_support.h"

@@ -1,6 +1,9 @@
 // Restarts by the launcher, alone and beside a thread that blocks no signals; and the flight recorder.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <sstream>
 
 #include "parallel/comm/socket.h"
 #include "tests/faults/run_support.h"

@@ -8,9 +8,9 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 4 * kWarp;  ///< four warps, 2 x 2
-constexpr int kDepth = 32;           ///< contraction length of a chunk
-constexpr int kParts = 4;            ///< chunks in shared memory
+constexpr int kMmaThreads = 4 * kWarp;  ///< four warps, 2 x 2
+constexpr int kDepth = 32;              ///< contraction length of a chunk
+constexpr int kParts = 4;               ///< chunks in shared memory
 
 /// Tile sizes of a block. Two blocks share a multiprocessor.
 template <int rows, int cols>
@@ -28,8 +28,8 @@ template <class T, Along kAlong, int kWide>
 struct Feed {
   static constexpr bool kRunning = kAlong == Along::columns;  ///< the contraction runs along a row
   static constexpr int kCols = kRunning ? kDepth : kWide, kRows = kRunning ? kWide : kDepth;
-  static constexpr int kChunks = kCols / 8, kAtOnce = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kRows % kAtOnce == 0 && kAtOnce % 8 == 0);
+  static constexpr int kChunks = kCols / 8, kAtOnce = kMmaThreads / kChunks;
+  static_assert(kMmaThreads % kChunks == 0 && kRows % kAtOnce == 0 && kAtOnce % 8 == 0);
 
   const T *base, *from;
   int64_t stride;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_right(uint32_t (&to)[4], const T* tile, int
 
 /// n, k: rows and columns of a group's matrix.
 template <class C, GroupedProduct kKind, class T, class O>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kMmaThreads, 2)
     grouped_gemm_mma(O* out, const T* a, const T* b, int n, int k, bool accumulate,
                      const __grid_constant__ GroupTable table) {
   constexpr bool kGradient = kKind == GroupedProduct::weight_gradient;
@@ -156,14 +156,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   const int64_t to =
       kGradient ? (t.matrix * n + t.from_row) * int64_t{k} : (t.row + t.from_row) * int64_t{cols};
-  write_result<C::kRows, C::kCols, kThreads>(out + to + t.from_col, cols, result,
-                                             static_cast<int>(threadIdx.x), rows, out_cols, accumulate);
+  write_result<C::kRows, C::kCols, kMmaThreads>(out + to + t.from_col, cols, result,
+                                                static_cast<int>(threadIdx.x), rows, out_cols, accumulate);
 }
 
 template <class C, GroupedProduct kKind, class T, class O>
-void run(Stream& s, const GroupedOperands& o, const GroupRows& rows) {
+void run_mma(Stream& s, const GroupedOperands& o, const GroupRows& rows) {
   for (const GroupTable& t : group_tables(o, rows, C::kRows, C::kCols))
-    launch(s, dim3(static_cast<unsigned>(t.tiles)), kThreads, C::template shared<O>,
+    launch(s, dim3(static_cast<unsigned>(t.tiles)), kMmaThreads, C::template shared<O>,
            grouped_gemm_mma<C, kKind, T, O>, static_cast<O*>(o.out.data), static_cast<const T*>(o.a.data),
            static_cast<const T*>(o.b.data), static_cast<int>(o.n), static_cast<int>(o.k), o.accumulate, t);
 }
@@ -186,10 +186,10 @@ void grouped_gemm_mma_cuda(Stream& s, const GroupedOperands& o, const GroupRows&
   using Small = Cut<64, 128>;
   with_gemm_type(o.a.dtype, [&]<class T>() {
     if (o.kind == GroupedProduct::weight_gradient)
-      return run<Large, GroupedProduct::weight_gradient, T, float>(s, o, rows);
+      return run_mma<Large, GroupedProduct::weight_gradient, T, float>(s, o, rows);
     const auto with_cut = [&]<class C>() {
-      o.kind == GroupedProduct::forward ? run<C, GroupedProduct::forward, T, T>(s, o, rows)
-                                        : run<C, GroupedProduct::input_gradient, T, T>(s, o, rows);
+      o.kind == GroupedProduct::forward ? run_mma<C, GroupedProduct::forward, T, T>(s, o, rows)
+                                        : run_mma<C, GroupedProduct::input_gradient, T, T>(s, o, rows);
     };
     small_tiles(rows) ? with_cut.template operator()<Small>() : with_cut.template operator()<Large>();
   });

@@ -6,7 +6,7 @@ namespace cuda {
 namespace {
 
 // one thread block for each coded block, one thread for each byte of codes
-constexpr int kThreads = static_cast<int>(kCodes);
+constexpr int kCodeThreads = static_cast<int>(kCodes);
 
 template <Code code>
 constexpr int kEach = static_cast<int>(code_block(code) / kCodes);  // elements in a byte
@@ -116,9 +116,9 @@ void compress_cuda(Stream& s, DType t, Code code, void* coded, const void* value
                    const void* where, int64_t n) {
   const int64_t blocks = n / code_block(code);
   dispatch(t, code, [&]<class T, Code c>() {
-    launch(s, block_grid(blocks), kThreads, kWarp * 8, compress_kernel<T, c>, static_cast<uint8_t*>(coded),
-           static_cast<const T*>(values), static_cast<const uint8_t*>(nullptr), 0, T(1),
-           static_cast<T*>(error), static_cast<const T*>(where), blocks);
+    launch(s, block_grid(blocks), kCodeThreads, kWarp * 8, compress_kernel<T, c>,
+           static_cast<uint8_t*>(coded), static_cast<const T*>(values), static_cast<const uint8_t*>(nullptr),
+           0, T(1), static_cast<T*>(error), static_cast<const T*>(where), blocks);
   });
 }
 
@@ -126,7 +126,7 @@ void compress_sum_cuda(Stream& s, DType t, Code code, void* out, const void* cod
                        void* error, const void* where, int64_t n) {
   const int64_t blocks = n / code_block(code);
   dispatch(t, code, [&]<class T, Code c>() {
-    launch(s, block_grid(blocks), kThreads, kWarp * 8, compress_kernel<T, c>, static_cast<uint8_t*>(out),
+    launch(s, block_grid(blocks), kCodeThreads, kWarp * 8, compress_kernel<T, c>, static_cast<uint8_t*>(out),
            static_cast<const T*>(nullptr), static_cast<const uint8_t*>(coded), ranks, T(factor),
            static_cast<T*>(error), static_cast<const T*>(where), blocks);
   });
@@ -136,7 +136,7 @@ void decompress_cuda(Stream& s, DType t, Code code, void* values, const void* co
                      int64_t n) {
   const int64_t blocks = n / code_block(code);
   dispatch(t, code, [&]<class T, Code c>() {
-    launch(s, block_grid(blocks), kThreads, 0, decompress_kernel<T, c>, static_cast<T*>(values),
+    launch(s, block_grid(blocks), kCodeThreads, 0, decompress_kernel<T, c>, static_cast<T*>(values),
            static_cast<const uint8_t*>(coded), static_cast<const T*>(where), blocks);
   });
 }

@@ -5,7 +5,6 @@ namespace ltrain {
 namespace cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kRatioBlocks = 512;  // partial results of onebit_ratio
 
 template <class A, class L>

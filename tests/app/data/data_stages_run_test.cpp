@@ -195,7 +195,7 @@ TEST_CASE("data stats: samples that a run reads of each source, over all stages"
 TEST_CASE("run: shorter sequences of the first mix are those of a run with shorter samples") {
   TempRun t;
   // 257 tokens, all of which each step reads: 8 samples of 32, or 16 of 16.
-  std::ofstream(t.folder() + "/short.txt") << std::string(read_text(t.folder() + "/text.txt"), 0, 256);
+  std::ofstream(t.folder() + "/short.txt") << std::string(read_file(t.folder() + "/text.txt"), 0, 256);
   REQUIRE(t.sh("data build --input short.txt --output short --tokenizer byte").code == 0);
   const std::string run =
       "run tiny.yaml 'data.train=[{path: short}]' data.eval=[] train.eval_interval=0 "

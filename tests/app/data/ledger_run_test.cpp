@@ -33,7 +33,7 @@ uint32_t crc32(const std::vector<int32_t>& values) {
 
 /// CRC-32 of each sample of text-train, read from its file of 16-bit tokens.
 std::vector<uint32_t> samples_of_file(const TempRun& t) {
-  const std::string bytes = read_text(t.folder() + "/text-train.bin");
+  const std::string bytes = read_file(t.folder() + "/text-train.bin");
   std::vector<int32_t> tokens(bytes.size() / 2);
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<uint8_t>(bytes[2 * i]) | static_cast<uint8_t>(bytes[2 * i + 1]) << 8;
@@ -111,7 +111,7 @@ TEST_CASE("ledger: 1 to 8 ranks, killed anywhere and resumed, with and without a
 TEST_CASE("ledger: what differs from the recipe's order is refused with its step") {
   TempRun t;
   REQUIRE(t.sh(run("a")).code == 0);
-  const std::string file = t.folder() + "/a/ledger/rank-00001.jsonl", whole = read_text(file);
+  const std::string file = t.folder() + "/a/ledger/rank-00001.jsonl", whole = read_file(file);
   const auto refused = [&](const std::string& text, const std::string& why) {
     std::ofstream(file) << text;
     const Outcome o = t.sh("data ledger a");
@@ -134,7 +134,7 @@ TEST_CASE("ledger: what differs from the recipe's order is refused with its step
   REQUIRE(step.code == 0);
   CHECK(nlohmann::json::parse(step.text)["step"].size() == 24);
   // A token that has changed since.
-  const std::string tokens = read_text(t.folder() + "/text-train.bin");
+  const std::string tokens = read_file(t.folder() + "/text-train.bin");
   const auto sample = nlohmann::json::parse(step.text)["step"][0];
   std::string changed = tokens;
   changed.at(2 * static_cast<size_t>(sample["in_source"].get<int64_t>() * kLength + 5)) ^= 1;

@@ -93,7 +93,7 @@ TEST_CASE("data build: a tokenizer.json, with the tokens that begin and end docu
   o = t.sh(build + "--prepend-bos");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  const auto sidecar = nlohmann::json::parse(read_text(t.folder() + "/out.json"));
+  const auto sidecar = nlohmann::json::parse(read_file(t.folder() + "/out.json"));
   CHECK(sidecar["tokenizer"] == "huggingface");
   o = t.sh("data inspect out --document 1 --json --tokenizer tok");
   INFO(o.text);

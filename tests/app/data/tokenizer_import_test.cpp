@@ -40,7 +40,7 @@ TEST_CASE("tokenizer import: a rank file has tiktoken's ids under each pattern, 
     o = t.sh("data build --input text.txt --output out --force --quiet --tokenizer " + folder);
     INFO(o.text);
     CHECK(o.code == 0);
-    CHECK(nlohmann::json::parse(read_text(t.folder() + "/out.json"))["eot"] == kRankCount + c.eos);
+    CHECK(nlohmann::json::parse(read_file(t.folder() + "/out.json"))["eot"] == kRankCount + c.eos);
   }
   // The token that begins a text is the post-processor's, and data have it when it is asked for.
   const std::string plain = t.sh("tokenize --tokenizer made-llama3 Hi").text;
@@ -48,7 +48,7 @@ TEST_CASE("tokenizer import: a rank file has tiktoken's ids under each pattern, 
         std::to_string(kRankCount) + " " + plain);
   CHECK(t.sh("data build --input text.txt --output out --force --quiet --prepend-bos --tokenizer made-own")
             .code == 0);
-  CHECK(nlohmann::json::parse(read_text(t.folder() + "/out.json"))["bos"] == kRankCount + 1);
+  CHECK(nlohmann::json::parse(read_file(t.folder() + "/out.json"))["bos"] == kRankCount + 1);
   CHECK(t.sh("data build --input text.txt --output out --force --prepend-bos --tokenizer made-gpt2").code ==
         64);
   // The patterns are not the same, and neither are their ids.

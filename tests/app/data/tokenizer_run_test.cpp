@@ -87,7 +87,7 @@ TEST_CASE("a run on tokens of a tokenizer.json is resumed, evaluated, sampled an
   o = t.sh("export run hf --dtype fp32");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  CHECK(read_text(t.folder() + "/hf/tokenizer.json") == read_text(t.folder() + "/tok/tokenizer.json"));
+  CHECK(read_file(t.folder() + "/hf/tokenizer.json") == read_file(t.folder() + "/tok/tokenizer.json"));
   const std::string from = "run tiny.yaml ~model model.from=hf data.seq_length=32 output_dir=from ";
   o = t.sh(from);
   INFO(o.text);

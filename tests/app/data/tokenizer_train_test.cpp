@@ -18,7 +18,7 @@ TEST_CASE("tokenizer train: a folder that data build and runs take") {
       t.sh("tokenize --tokenizer made --decode $(" LTRAIN_BINARY " tokenize --tokenizer made 'Hi there, é')")
           .text == "Hi there, é\n");
   CHECK(t.sh("data build --input text.txt --output own --tokenizer made --quiet").code == 0);
-  CHECK(nlohmann::json::parse(read_text(t.folder() + "/own.json"))["eot"] == 0);
+  CHECK(nlohmann::json::parse(read_file(t.folder() + "/own.json"))["eot"] == 0);
   o = t.sh(
       "run tiny.yaml data.train=[own] data.eval=[] train.eval_interval=0 data.tokenizer.kind=huggingface "
       "data.tokenizer.path=made model.vocab_size=400 --steps 2");
@@ -60,7 +60,7 @@ TEST_CASE("a SentencePiece model: data, runs, and a folder that has it alone") {
   }
   REQUIRE(t.shell("mkdir sp && cp " + kTokenizerFiles + "bpe-bytes.model sp/tokenizer.model").code == 0);
   CHECK(t.sh("data build --input text.txt --output own --tokenizer sp --quiet").code == 0);
-  const auto sidecar = nlohmann::json::parse(read_text(t.folder() + "/own.json"));
+  const auto sidecar = nlohmann::json::parse(read_file(t.folder() + "/own.json"));
   CHECK(sidecar["eot"] == 2);
   CHECK(sidecar["tokenizer"] == "huggingface");
   const std::string run = "run tiny.yaml data.train=[own] data.eval=[] train.eval_interval=0 ";
@@ -73,7 +73,7 @@ TEST_CASE("a SentencePiece model: data, runs, and a folder that has it alone") {
   o = t.sh("export run hf --dtype fp32");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  CHECK(read_text(t.folder() + "/hf/tokenizer.model") == read_text(kTokenizerFiles + "bpe-bytes.model"));
+  CHECK(read_file(t.folder() + "/hf/tokenizer.model") == read_file(kTokenizerFiles + "bpe-bytes.model"));
   const std::string from =
       "run tiny.yaml ~model model.from=hf data.seq_length=32 data.eval=[] train.eval_interval=0 ";
   o = t.sh(from + "data.train=[own] train.train_steps=1 output_dir=from");

@@ -20,7 +20,7 @@ std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> all;
   for (const auto& e : fs::recursive_directory_iterator(folder))
     if (e.is_regular_file() && e.path().filename() != ".lock")
-      all[fs::relative(e.path(), folder)] = read_text(e.path());
+      all[fs::relative(e.path(), folder)] = read_file(e.path());
   return all;
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("a checkpoint and --version name the program's version and its commit"
   const std::string told = t.sh("--version").text;
   INFO(told);
   CHECK(std::regex_match(told, std::regex("ltrain \\d+\\.\\d+\\.\\d+( \\([0-9a-f]{10,}\\))?\n")));
-  const std::string manifest = read_text(t.at("step-00000006/manifest.json"));
+  const std::string manifest = read_file(t.at("step-00000006/manifest.json"));
   CHECK_THAT(manifest, Contains("\"written_by\": \"" + told.substr(7, told.size() - 8) + "\""));
 }
 

@@ -35,8 +35,8 @@ TEST_CASE("context parallelism over processes gives the losses of one, whichever
     REQUIRE(o.code == 0);
     check_fp32_losses(t.metric("lm_loss"), losses);
     check_fp32_losses(t.metric("eval_loss"), evals);
-    const auto plan = nlohmann::json::parse(read_text(t.folder() + "/run/plan.json"));
-    const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-00000.json"));
+    const auto plan = nlohmann::json::parse(read_file(t.folder() + "/run/plan.json"));
+    const auto used = nlohmann::json::parse(read_file(t.folder() + "/run/logs/usage-00000.json"));
     CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
     CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);
   }

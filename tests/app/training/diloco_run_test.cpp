@@ -14,7 +14,7 @@ const std::string kTwoSites =
     "checkpoint.async_save=false ";
 
 nlohmann::json json_of(const TempRun& t, const std::string& file) {
-  return nlohmann::json::parse(read_text(t.folder() + "/" + file));
+  return nlohmann::json::parse(read_file(t.folder() + "/" + file));
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ TEST_CASE("a run of two sites sends as planned, and goes on from its checkpoint 
   CHECK(used["train_wire_bytes"] == 2 * plan["other_wire_bytes_per_step"].get<int64_t>());
   CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);
   const auto shard = [&](const std::string& rank) {
-    return read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+    return read_file(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
                      "-of-00002.safetensors");
   };
   const std::string first = shard("0"), second = shard("1");
@@ -67,7 +67,7 @@ TEST_CASE("a run of sites with shares counts all samples, sends as planned, and 
   const auto shards = [&] {
     std::string all;
     for (const char* rank : {"0", "1"})
-      all += read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+      all += read_file(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
                        "-of-00002.safetensors");
     return all;
   };
@@ -134,7 +134,7 @@ TEST_CASE("a run of fragments sends as planned, and goes on while a difference i
   const auto shards = [&] {
     std::string all;
     for (const char* rank : {"0", "1"})
-      all += read_text(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
+      all += read_file(t.folder() + "/run/checkpoints/step-00000006/shard-0000" + rank +
                        "-of-00002.safetensors");
     return all;
   };

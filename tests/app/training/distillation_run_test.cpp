@@ -21,7 +21,7 @@ const std::string kDistill = "run tiny.yaml distillation.teacher=" + kDistillati
 
 TEST_CASE("distillation: losses, divergences and norms are those of PyTorch and TRL") {
   TempRun t;
-  const auto want = nlohmann::json::parse(read_text(kDistillationFiles + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_file(kDistillationFiles + "/losses.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
   for (const auto& [name, run] : want["runs"].items()) {

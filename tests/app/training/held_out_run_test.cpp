@@ -63,7 +63,7 @@ void check_same(const TempRun& t, const std::string& task, const std::string& a,
 TEST_CASE("held-out pairs: losses, rewards and accuracies are those of TRL") {
   TempRun t;
   const std::string golden = trl_folder();
-  const auto want = nlohmann::json::parse(read_text(golden + "/held-out.json"));
+  const auto want = nlohmann::json::parse(read_file(golden + "/held-out.json"));
   REQUIRE(t.shell("mkdir model && cp " + golden + "/config.json " + golden +
                   "/reward/*.safetensors* model && cp " + golden +
                   "/model.safetensors model/base.safetensors")

@@ -1,6 +1,7 @@
 // Layouts of several axes through the real launcher: the losses of one process, the planned bytes on every
 // axis, checkpoints that go from one layout to another, and a dead rank in each axis's collective.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -70,11 +71,11 @@ TEST_CASE("every layout through the launcher: losses of one process, planned byt
     INFO(l.name << "\n" << o.text);
     REQUIRE(o.code == 0);
     check_fp64_losses(one, t.metric("lm_loss", "many"));
-    const auto plan = nlohmann::json::parse(read_text(t.folder() + "/many/plan.json"));
+    const auto plan = nlohmann::json::parse(read_file(t.folder() + "/many/plan.json"));
     std::map<std::string, int64_t> planned, used;
     for (const auto& c : plan["ranks"][0]["communication"])
       planned[c["axis"]] += 6 * c["wire_bytes"].get<int64_t>();
-    const auto usage = nlohmann::json::parse(read_text(t.folder() + "/many/logs/usage-00000.json"));
+    const auto usage = nlohmann::json::parse(read_file(t.folder() + "/many/logs/usage-00000.json"));
     for (const auto& [axis, bytes] : usage["train_wire_bytes_by_axis"].items()) used[axis] = bytes;
     std::erase_if(planned, [](const auto& e) { return e.second == 0; });
     std::erase_if(used, [](const auto& e) { return e.second == 0; });
@@ -141,7 +142,7 @@ TEST_CASE("shard_group: node is the ranks that each node has, nodes that differ 
   CHECK(t.metric("lm_loss", "node") == t.metric("lm_loss", "number"));
   CHECK(t.metric("grad_norm", "node") == t.metric("grad_norm", "number"));
   const auto across = [&](const std::string& run) {
-    const auto plan = nlohmann::json::parse(read_text(t.folder() + "/" + run + "/plan.json"));
+    const auto plan = nlohmann::json::parse(read_file(t.folder() + "/" + run + "/plan.json"));
     int64_t bytes = 0;
     for (const auto& c : plan["ranks"][0]["communication"])
       if (c["axis"] == "replica") {

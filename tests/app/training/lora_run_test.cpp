@@ -61,7 +61,7 @@ TEST_CASE("lora: merged weights and adapters in PEFT's form are the run's model"
   REQUIRE(t.sh(next + "output_dir=m checkpoint.load.path=merged").code == 0);
   REQUIRE(t.sh(next + kAdapters + "output_dir=a checkpoint.load.path=folder lora.adapter=adapter").code == 0);
   REQUIRE(t.sh(next + kAdapters + "output_dir=c checkpoint.load.path=one/checkpoints").code == 0);
-  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  const auto config = nlohmann::json::parse(read_file(t.folder() + "/adapter/adapter_config.json"));
   CHECK(config["rank_pattern"]["model.layers.0.self_attn.q_proj"] == 2);
   CHECK(config["rank_pattern"]["model.layers.1.mlp.up_proj"] == 6);
   CHECK(config["alpha_pattern"]["model.layers.1.mlp.up_proj"] == 20);
@@ -94,7 +94,7 @@ TEST_CASE("lora: with magnitudes, merged weights and adapters in PEFT's form are
   REQUIRE(a.code == 0);
   REQUIRE(t.sh(adapter + "output_dir=z parallel.data=2 parallel.zero_stage=3").code == 0);
   REQUIRE(t.sh(next + kAdapters + dora + "output_dir=c checkpoint.load.path=one/checkpoints").code == 0);
-  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  const auto config = nlohmann::json::parse(read_file(t.folder() + "/adapter/adapter_config.json"));
   CHECK(config["use_dora"] == true);
   const double merged = t.values("lm_loss", "m").at(0);
   for (const char* name : {"a", "z", "c"}) {
@@ -154,7 +154,7 @@ TEST_CASE(
   const double merged = t.values("lm_loss", "m").at(0);
   CHECK(std::abs(t.values("lm_loss", "a").at(0) - merged) < 1e-6 * merged);
   CHECK(std::abs(t.values("lm_loss", "b").at(0) - merged) > 1e-4);  // negative control: without adapters
-  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  const auto config = nlohmann::json::parse(read_file(t.folder() + "/adapter/adapter_config.json"));
   CHECK(config["target_modules"] == nlohmann::json{"down_proj", "gate_proj", "q_proj", "up_proj"});
   // For transformers' stacks too, with the scale of the experts: 6 / sqrt(4) = alpha / sqrt(8).
   nlohmann::json ranks{{"down_proj", 2}}, alphas = nlohmann::json::object();

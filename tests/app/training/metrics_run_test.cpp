@@ -59,7 +59,7 @@ std::map<int64_t, float> tensorboard_losses(const std::string& folder) {
   std::sort(files.begin(), files.end());
   std::map<int64_t, float> losses;
   for (const std::string& path : files) {
-    const std::string file = read_text(path);
+    const std::string file = read_file(path);
     for (size_t at = 0; at + 12 <= file.size();) {
       const auto length = number_at<uint64_t>(file, at);
       if (at + 16 + length > file.size()) break;  // cut off by a kill

@@ -47,8 +47,8 @@ TEST_CASE("a dense run becomes an MoE model, trains, resumes, and is reported") 
   CHECK(t.sh("eval up --threads 1").code == 0);
 
   // Bytes sent between experts under the actual routing, beside those of even routing.
-  const auto used = nlohmann::json::parse(read_text(t.folder() + "/up/logs/usage-00000.json"));
-  const auto plan = nlohmann::json::parse(read_text(t.folder() + "/up/plan.json"));
+  const auto used = nlohmann::json::parse(read_file(t.folder() + "/up/logs/usage-00000.json"));
+  const auto plan = nlohmann::json::parse(read_file(t.folder() + "/up/plan.json"));
   int64_t planned = 0, others = 0;
   for (const auto& c : plan["ranks"][0]["communication"])
     (c["group"] == "ep" ? planned : others) += c["wire_bytes"].get<int64_t>();

@@ -15,11 +15,11 @@ TEST_CASE("telemetry: a run writes the Prometheus file and tells a command of it
       "run tiny.yaml telemetry.prometheus=run.prom 'telemetry.on_end=cat > end.json' train.log_interval=4");
   INFO(o.text);
   REQUIRE(o.code == 0);
-  const std::string page = read_text(t.folder() + "/run.prom");
+  const std::string page = read_file(t.folder() + "/run.prom");
   CHECK_THAT(page, Contains("ltrain_iteration{run=\"tiny\"} 6\n") &&
                        Contains("ltrain_consumed_tokens_total{run=\"tiny\"} 1536\n") &&
                        Contains("ltrain_eval_loss_nats{run=\"tiny\"} "));
-  const auto end = nlohmann::json::parse(read_text(t.folder() + "/end.json"));
+  const auto end = nlohmann::json::parse(read_file(t.folder() + "/end.json"));
   CHECK(
       (end["name"] == "tiny" && end["exit_code"] == 0 && end["output_dir"] == "run" && end["reason"] == ""));
   CHECK((end["first_step"] == 0 && end["saved_step"] == 6 && end["end_step"] == 6 && end["restarts"] == 0));
@@ -34,7 +34,7 @@ TEST_CASE("telemetry: a failed run tells its command the verdict, once, after it
       "LTRAIN_FAULT=train.step:1:3:kill");
   INFO(o.text);
   CHECK(o.code == 71);
-  const auto end = nlohmann::json::parse(read_text(t.folder() + "/ends.json"));
+  const auto end = nlohmann::json::parse(read_file(t.folder() + "/ends.json"));
   CHECK((end["exit_code"] == 71 && end["restarts"] == 1 && end["start_again"] == true));
   CHECK(end["saved_step"].is_null());
   CHECK_THAT(end["reason"].get<std::string>(), Contains("rank 1 on host") && Contains("signal 9 (SIGKILL)"));

@@ -21,7 +21,7 @@ TEST_CASE("on_save: each checkpoint is exported while training goes on, and its 
   CHECK_THAT(o.text, Contains("on_save of step 6: ended in ") && Contains("  done with 6\n"));
   CHECK(std::filesystem::exists(t.folder() + "/exports/6/config.json"));
   CHECK(std::filesystem::exists(t.folder() + "/exports/2/config.json"));  // although rotation keeps two
-  const auto saved = nlohmann::json::parse(read_text(t.folder() + "/saved-6.json"));
+  const auto saved = nlohmann::json::parse(read_file(t.folder() + "/saved-6.json"));
   CHECK((saved["step"] == 6 && saved["checkpoint"] == "run/checkpoints/step-00000006" &&
          saved["name"] == "tiny"));
   CHECK(saved["eval_loss"].get<double>() > 1);

@@ -56,7 +56,7 @@ void check_reference_in_step(const TempRun& t, const std::string& dpo, const std
 TEST_CASE("dpo: the losses are those of TRL") {
   TempRun t;
   const std::string golden = trl_folder();
-  const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_file(golden + "/losses.json"));
   write_trl_recipe(t, "dpo", "pairs.jsonl");
   const std::map<std::string, std::string> settings = {
       {"sigmoid", ""},
@@ -203,7 +203,7 @@ TEST_CASE("dpo: a reference that stays in memory has the losses of one computed 
 
 TEST_CASE("dpo: a model with experts has TRL's losses, and those of one process under every layout") {
   TempRun t;
-  const auto want = nlohmann::json::parse(read_text(trl_folder() + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_file(trl_folder() + "/losses.json"));
   write_trl_recipe(t, "dpo", "pairs.jsonl");
   const Outcome trl = t.sh("run dpo.yaml output_dir=trl model.from=" + trl_folder() + "/experts");
   INFO(trl.text);

@@ -122,8 +122,8 @@ TEST_CASE("pruning by activations keeps the neurons and layers of largest import
   CHECK(t.sh("checkpoint prune run small2 --layers-keep 2 --intermediate-size 24 --samples 6 --precision "
              "fp64 -q")
             .code == 0);
-  CHECK(read_text(t.folder() + "/small2/shard-00000-of-00001.safetensors") ==
-        read_text(t.folder() + "/small/shard-00000-of-00001.safetensors"));
+  CHECK(read_file(t.folder() + "/small2/shard-00000-of-00001.safetensors") ==
+        read_file(t.folder() + "/small/shard-00000-of-00001.safetensors"));
   for (const auto& [arguments, text] :
        {std::pair("--layers-keep 2", "--layers-keep: chooses by activations; add --samples 128"),
         std::pair("--layers-keep 9 --samples 2",

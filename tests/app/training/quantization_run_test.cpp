@@ -37,7 +37,7 @@ std::vector<T> read(const ltrain::SafetensorsFile& file, const std::string& name
 TEST_CASE("quantization: losses and norms are those of PyTorch with compressed-tensors' weights") {
   TempRun t;
   const auto want = nlohmann::json::parse(
-      read_text(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/quantization/losses.json"));
+      read_file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/quantization/losses.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
   for (const auto& [name, run] : want["runs"].items()) {
@@ -112,7 +112,7 @@ TEST_CASE("quantization: eval, generate and export have the weights of the steps
                    " quantization.group_size=32 'quantization.ignore=[\"*.o_proj.*\"]' output_dir=" + name);
       succeeds(t, "export " + name + " hf-" + name);
       succeeds(t, "export " + name + " masters-" + name + " --masters --dtype fp32");
-      const auto config = nlohmann::json::parse(read_text(t.folder() + "/hf-" + name + "/config.json"));
+      const auto config = nlohmann::json::parse(read_file(t.folder() + "/hf-" + name + "/config.json"));
       const auto& q = config["quantization_config"];
       CHECK(q["format"] == (codes == "fp8" ? "float-quantized" : "pack-quantized"));
       CHECK(q["config_groups"]["group_0"]["weights"]["group_size"] == 32);

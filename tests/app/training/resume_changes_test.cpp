@@ -99,7 +99,7 @@ TEST_CASE("a checkpoint of format version 1 goes on, and says what was not check
   ResumeRun t;
   for (const char* name : {"step-00000004", "step-00000006"}) {
     const std::string folder = t.folder() + "/run/checkpoints/" + name;
-    auto manifest = nlohmann::json::parse(read_text(folder + "/manifest.json"));
+    auto manifest = nlohmann::json::parse(read_file(folder + "/manifest.json"));
     manifest["version"] = 1;
     manifest.erase("data");
     manifest.erase("consumed_samples");
@@ -139,7 +139,7 @@ TEST_CASE("data of another tokenizer than the recipe's is refused with the line 
   CHECK(o.code == 64);
   CHECK_THAT(o.text, Contains("text-val is of tokenizer byte") && Contains("gpt2"));
   // Another file of ranks is another tokenizer.
-  std::string ranks = read_text(t.folder() + "/small.tiktoken");
+  std::string ranks = read_file(t.folder() + "/small.tiktoken");
   ranks.resize(ranks.rfind('\n', ranks.size() - 2) + 1);
   std::ofstream(t.folder() + "/fewer.tiktoken") << ranks;
   o = t.sh(common + "data.tokenizer.kind=gpt2 data.tokenizer.path=fewer.tiktoken output_dir=run2");

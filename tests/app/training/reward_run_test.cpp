@@ -42,7 +42,7 @@ const char* const kLayouts[] = {
 TEST_CASE("reward: losses and rewards are those of TRL, with an adapter of PEFT too") {
   TempRun t;
   const std::string golden = trl_folder() + "/reward";
-  const auto want = nlohmann::json::parse(read_text(golden + "/losses.json"));
+  const auto want = nlohmann::json::parse(read_file(golden + "/losses.json"));
   REQUIRE(t.shell("mkdir model && cp " + trl_folder() + "/config.json " + golden +
                   "/*.safetensors* model && cp " + trl_folder() + "/model.safetensors model/base.safetensors")
               .code == 0);
@@ -111,17 +111,17 @@ TEST_CASE("reward: adapters train beside the score, under every layout") {
     check_near(t, "lm_loss", name, "one", 1e-12);
   }
   succeeds(t, "export one adapter --adapter");
-  const auto config = nlohmann::json::parse(read_text(t.folder() + "/adapter/adapter_config.json"));
+  const auto config = nlohmann::json::parse(read_file(t.folder() + "/adapter/adapter_config.json"));
   CHECK(config["task_type"] == "SEQ_CLS");
   CHECK(config["modules_to_save"] == nlohmann::json{"score"});
-  CHECK_THAT(read_text(t.folder() + "/adapter/adapter_model.safetensors"),
+  CHECK_THAT(read_file(t.folder() + "/adapter/adapter_model.safetensors"),
              Contains("base_model.model.score.weight"));
 }
 
 TEST_CASE("reward: from a causal model to an exported folder that a run continues with") {
   TempRun t;
   REQUIRE(t.shell("cp -r " + trl_folder() + " model").code == 0);
-  auto base = nlohmann::json::parse(read_text(t.folder() + "/model/config.json"));
+  auto base = nlohmann::json::parse(read_file(t.folder() + "/model/config.json"));
   REQUIRE(base["eos_token_id"] == 256);
   base["pad_token_id"] = 256;
   std::ofstream(t.folder() + "/model/config.json") << base;
@@ -133,7 +133,7 @@ TEST_CASE("reward: from a causal model to an exported folder that a run continue
   const std::string save = " checkpoint.save_interval=5 ";
   succeeds(t, kTrl + "model.from=model output_dir=parts --steps 5" + save);
   succeeds(t, "export parts scored");
-  const auto config = nlohmann::json::parse(read_text(t.folder() + "/scored/config.json"));
+  const auto config = nlohmann::json::parse(read_file(t.folder() + "/scored/config.json"));
   CHECK(config["architectures"] == nlohmann::json{"LlamaForSequenceClassification"});
   CHECK(config["id2label"].size() == 1);
   // The model's padding is its end of text, at which scores are read.

@@ -1,11 +1,13 @@
 // The main job, through the real launcher: train, stop, resume, evaluate, generate.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/json/json.h"
 #include "tests/app/outcomes.h"
@@ -142,7 +144,7 @@ TEST_CASE(
   const auto parameters = [&] {
     std::string all;
     for (const char* shard : {"shard-00000-of-00002.safetensors", "shard-00001-of-00002.safetensors"})
-      all += read_text(t.folder() + "/run/checkpoints/step-00000006/" + shard);
+      all += read_file(t.folder() + "/run/checkpoints/step-00000006/" + shard);
     return all;
   };
   REQUIRE(t.sh("run tiny.yaml").code == 0);
@@ -168,10 +170,10 @@ TEST_CASE("every rank leaves what it used beside what was planned, rank 0 says i
   CHECK(has(o, "rank 0 used "));
   CHECK(has(o, "6 training steps"));
   CHECK_FALSE(has(o, "usage {"));
-  const auto plan = nlohmann::json::parse(read_text(t.folder() + "/run/plan.json"));
+  const auto plan = nlohmann::json::parse(read_file(t.folder() + "/run/plan.json"));
   for (int rank : {0, 1}) {
     const auto used = nlohmann::json::parse(
-        read_text(t.folder() + "/run/logs/usage-0000" + std::to_string(rank) + ".json"));
+        read_file(t.folder() + "/run/logs/usage-0000" + std::to_string(rank) + ".json"));
     CHECK(used["rank"] == rank);
     CHECK(used["steps"] == 6);
     CHECK(used["arena_bytes"] == used["plan_arena_bytes"]);  // planned bytes are real bytes
@@ -187,7 +189,7 @@ TEST_CASE("every rank leaves what it used beside what was planned, rank 0 says i
     CHECK(std::is_sorted(until.begin(), until.end()));
     CHECK(until.front() > 0);
   }
-  const auto used = nlohmann::json::parse(read_text(t.folder() + "/run/logs/usage-00000.json"));
+  const auto used = nlohmann::json::parse(read_file(t.folder() + "/run/logs/usage-00000.json"));
   CHECK(used["train_wire_bytes"] == 6 * plan["ranks"][0]["wire_bytes_per_step"].get<int64_t>());
 }
 
@@ -337,7 +339,7 @@ TEST_CASE("log.format: json makes every line of stderr and of the ranks' logs an
   REQUIRE(step != lines.end());
   CHECK(((*step)["step"] == 2 && (*step)["rank"] == 0 && (*step)["level"] == "info"));
   const auto logged = [&](int rank) {
-    return read_text(t.folder() + "/run/logs/rank-0000" + std::to_string(rank) + ".log");
+    return read_file(t.folder() + "/run/logs/rank-0000" + std::to_string(rank) + ".log");
   };
   CHECK(logged(0) == o.text);
 

@@ -1,5 +1,6 @@
 // ltrain plan --schedule, as a program.
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "tests/app/run_program.h"
 
@@ -21,8 +22,8 @@ TEST_CASE("plan --schedule draws, writes files, and writes JSON") {
   const Outcome both = t.sh("plan tiny.yaml --schedule-svg s.svg --schedule-csv s.csv");
   CHECK(both.code == 0);
   CHECK(both.text == "");
-  CHECK(read_text(t.folder() + "/s.csv") == "0F0,0B0,0F1,0B1\n");
-  CHECK_THAT(read_text(t.folder() + "/s.svg"), Contains("<title>0F0: "));
+  CHECK(read_file(t.folder() + "/s.csv") == "0F0,0B0,0F1,0B1\n");
+  CHECK_THAT(read_file(t.folder() + "/s.svg"), Contains("<title>0F0: "));
 
   const Outcome as_json = t.sh("plan tiny.yaml --schedule --json");
   CHECK(as_json.code == 0);
@@ -42,7 +43,7 @@ TEST_CASE("plan takes a schedule file, with its notes on stderr, or refuses it")
   const Outcome good = t.sh("plan tiny.yaml parallel.schedule_file=s.csv --schedule --schedule-csv back.csv");
   CHECK(good.code == 0);
   CHECK_THAT(good.text, Contains("s.csv: 1 SEND_F passed over"));
-  CHECK(read_text(t.folder() + "/back.csv") == "0F0,0F1,0B1,0B0\n");
+  CHECK(read_file(t.folder() + "/back.csv") == "0F0,0F1,0B1,0B0\n");
   std::ofstream(t.folder() + "/bad.csv") << "0F0,0B0,0F1,0X1\n";
   const Outcome bad = t.sh("plan tiny.yaml parallel.schedule_file=bad.csv --schedule");
   CHECK(bad.code == 64);

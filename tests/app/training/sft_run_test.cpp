@@ -197,7 +197,7 @@ TEST_CASE(
     REQUIRE(replaced.code == 0);
     CHECK_THAT(replaced.text, Contains("bad records: 0 skipped, 1 read with U+FFFD"));
     for (const char* end : {".bin", ".idx"})
-      CHECK(read_text(t.folder() + "/replaced" + end) == read_text(t.folder() + "/clean" + end));
+      CHECK(read_file(t.folder() + "/replaced" + end) == read_file(t.folder() + "/clean" + end));
     REQUIRE(t.shell("cat chats.jsonl >> bad.jsonl").code == 0);
     CHECK_THAT(t.sh(build + "--input bad.jsonl --output skipped --on-bad-record skip").text,
                Contains("bad records: 1 skipped, 0 read with U+FFFD"));

@@ -53,7 +53,7 @@ TEST_CASE("a checkpoint whose recipe says 2:4 sparse and that is not is refused 
   REQUIRE(t.sh("run tiny.yaml checkpoint.save_interval=6").code == 0);
   const std::string folder = t.folder() + "/run/checkpoints/step-00000006";
   CHECK(check_sparse(folder).matrices == 0);
-  std::string manifest = read_text(folder + "/manifest.json");
+  std::string manifest = read_file(folder + "/manifest.json");
   const std::string from = "match: []", to = "match: ['*.mlp.*']";
   REQUIRE(manifest.find(from) != std::string::npos);
   manifest.replace(manifest.find(from), from.size(), to);
@@ -118,7 +118,7 @@ TEST_CASE(
 TEST_CASE("masks that move: losses, norms and flips are those of PyTorch in fp64") {
   TempRun t;
   const auto want =
-      nlohmann::json::parse(read_text(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/sparsity/losses.json"));
+      nlohmann::json::parse(read_file(std::string(LTRAIN_SOURCE_DIR) + "/tests/golden/sparsity/losses.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
   for (const auto& [name, run] : want["runs"].items()) {

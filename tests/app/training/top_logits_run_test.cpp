@@ -27,7 +27,7 @@ void make_small(const TempRun& t) {
 Outcome record(const TempRun& t, const std::string& name, const std::string& distillation,
                const std::string& options = "--precision fp64") {
   if (!std::filesystem::exists(t.folder() + "/small.yaml")) make_small(t);
-  const std::string recipe = read_text(t.folder() + "/small.yaml");
+  const std::string recipe = read_file(t.folder() + "/small.yaml");
   std::ofstream(t.folder() + "/" + name + ".yaml") << recipe << "distillation: {" << distillation << "}\n";
   return t.sh("eval " + kDistillationFiles + " --record-logits " + name + ".yaml " + options);
 }
@@ -49,10 +49,10 @@ std::string only_file(const std::string& folder) {
 TEST_CASE(
     "recorded logits: losses, divergences and norms are those of PyTorch with a bucket for the others") {
   TempRun t;
-  const auto want = nlohmann::json::parse(read_text(kDistillationFiles + "/top-logits.json"));
+  const auto want = nlohmann::json::parse(read_file(kDistillationFiles + "/top-logits.json"));
   write_trl_recipe(t, "sft", "../distillation/completions.jsonl");
   REQUIRE(t.shell("sed -i '/^preference/d' sft.yaml").code == 0);
-  const std::string base = read_text(t.folder() + "/sft.yaml");
+  const std::string base = read_file(t.folder() + "/sft.yaml");
   for (const auto& [name, run] : want["runs"].items()) {
     const auto& options = run["options"];
     std::ofstream(t.folder() + "/" + name + ".yaml")

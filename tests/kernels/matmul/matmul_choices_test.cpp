@@ -1,34 +1,17 @@
 #include "kernels/matmul/matmul_choices.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "base/error.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace ltrain;
+using namespace ltrain::test;
 
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-choices-XXXXXX";
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream s;
-  s << in.rdbuf();
-  return s.str();
-}
 
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -48,15 +31,15 @@ const std::string kCard = "NVIDIA H200, driver 580.65, cuBLASLt 130100";
 }  // namespace
 
 TEST_CASE("choices of matmul algorithms come back from their file, of this card alone") {
-  const Folder f;
+  const TemporaryFolder f;
   {
-    MatmulChoices c(f.path + "/new", kCard);
+    MatmulChoices c(f.path() + "/new", kCard);
     CHECK(c.find("4096-2048-tn") == nullptr);
     c.add("4096-2048-tn", choice(66));
     c.add("1-2-nn", choice(0));
     CHECK(c.note().empty());
   }
-  const MatmulChoices again(f.path + "/new", kCard);
+  const MatmulChoices again(f.path() + "/new", kCard);
   REQUIRE(again.find("4096-2048-tn"));
   CHECK(again.find("4096-2048-tn")->algorithm == choice(66).algorithm);
   CHECK(again.find("4096-2048-tn")->id == 66);
@@ -64,30 +47,30 @@ TEST_CASE("choices of matmul algorithms come back from their file, of this card 
   CHECK(again.size() == 2);
   for (const char* other :
        {"NVIDIA H200, driver 580.82, cuBLASLt 130100", "NVIDIA H100, driver 580.65, cuBLASLt 130100"})
-    CHECK(MatmulChoices(f.path + "/new", other).size() == 0);
-  CHECK(std::distance(std::filesystem::directory_iterator(f.path + "/new"), {}) ==
+    CHECK(MatmulChoices(f.path() + "/new", other).size() == 0);
+  CHECK(std::distance(std::filesystem::directory_iterator(f.path() + "/new"), {}) ==
         1);  // nothing half-written is left
 }
 
 TEST_CASE("choices that two processes add are both kept") {
-  const Folder f;
-  MatmulChoices a(f.path, kCard), b(f.path, kCard);
+  const TemporaryFolder f;
+  MatmulChoices a(f.path(), kCard), b(f.path(), kCard);
   a.add("a", choice(1));
   b.add("b", choice(2));
   a.add("c", choice(3));
-  const MatmulChoices all(f.path, kCard);
+  const MatmulChoices all(f.path(), kCard);
   CHECK(all.size() == 3);
   CHECK(all.find("b")->id == 2);
 }
 
 TEST_CASE("a damaged file of choices is passed over, says why, and is written anew") {
-  const Folder f;
-  MatmulChoices good(f.path, kCard);
+  const TemporaryFolder f;
+  MatmulChoices good(f.path(), kCard);
   good.add("a", choice(1));
-  const std::string path = good.path(), text = read_text(path);
+  const std::string path = good.path(), text = read_file(path);
   const auto why = [&](const std::string& changed) {
     write_text(path, changed);
-    const MatmulChoices c(f.path, kCard);
+    const MatmulChoices c(f.path(), kCard);
     CHECK(c.size() == 0);
     return c.note();
   };
@@ -100,17 +83,17 @@ TEST_CASE("a damaged file of choices is passed over, says why, and is written an
   for (size_t length = 0; length < text.size(); length += 7) CHECK(why(text.substr(0, length)) != "");
   CHECK(why(text + "\n").find("no sum") != std::string::npos);
   CHECK(why(std::string((8 << 20) + 1, 'x')).find("more than") != std::string::npos);
-  MatmulChoices c(f.path, kCard);
+  MatmulChoices c(f.path(), kCard);
   c.add("b", choice(2));
-  const MatmulChoices after(f.path, kCard);
+  const MatmulChoices after(f.path(), kCard);
   CHECK(after.note().empty());
   CHECK(after.size() == 1);
 }
 
 TEST_CASE("choices that cannot be written are kept in memory, and it is said") {
-  const Folder f;
-  write_text(f.path + "/file", "");
-  MatmulChoices c(f.path + "/file", kCard);  // no folder
+  const TemporaryFolder f;
+  write_text(f.path() + "/file", "");
+  MatmulChoices c(f.path() + "/file", kCard);  // no folder
   c.add("a", choice(1));
   CHECK(c.find("a")->id == 1);
   CHECK(c.note().find("cannot be written") != std::string::npos);

@@ -7,19 +7,16 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
+
 using namespace ltrain;
 using Catch::Contains;
 
 namespace {
 
 struct PeaksFile {
-  std::string folder, path;
-  PeaksFile() {
-    std::string pattern = std::filesystem::temp_directory_path().string() + "/ltrain-peaks-XXXXXX";
-    folder = ::mkdtemp(pattern.data());
-    path = folder + "/peaks.json";
-  }
-  ~PeaksFile() { std::filesystem::remove_all(folder); }
+  test::TemporaryFolder folder;
+  const std::string path = folder.path() + "/peaks.json";
   MatmulPeaks peaks() const { return MatmulPeaks(path); }
 };
 

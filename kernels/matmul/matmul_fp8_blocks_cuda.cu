@@ -11,13 +11,12 @@ namespace cuda {
 namespace {
 
 constexpr int kMatmulThreads = 8 * kWarp;  ///< eight warps, 2 x 4
-constexpr int kMatmulTile = 128;  ///< rows and columns of a tile, and contraction length of one round
+constexpr int kTile = 128;  ///< rows and columns of a tile, and contraction length of one round
 constexpr int kWarpTileRows = 64, kWarpTileCols = 32;  ///< tile of a warp
 constexpr int kM = kWarpTileRows / 16, kN = kWarpTileCols / 8;
 constexpr int kCodePack = 16;  ///< codes in 16 bytes
-constexpr int kPacks = kMatmulTile / kCodePack, kAtOnce = kMatmulThreads / kPacks,
-              kLoads = kMatmulTile / kAtOnce;
-static_assert(kMatmulTile == kFp8Block);
+constexpr int kPacks = kTile / kCodePack, kAtOnce = kMatmulThreads / kPacks, kLoads = kTile / kAtOnce;
+static_assert(kTile == kFp8Block);
 
 /// Widens four codes to two words of two fp16 numbers, times kTimes, by moving bits only.
 template <class E>
@@ -70,7 +69,7 @@ struct Codes {
       }
     }
   }
-  /// Stores them as fp16, kMatmulTile in a row, in the layout of place().
+  /// Stores them as fp16, kTile in a row, in the layout of place().
   template <class E>
   __device__ __forceinline__ void store(f16* tile) const {
     const int pack = threadIdx.x % kPacks;
@@ -86,7 +85,7 @@ struct Codes {
           to.v[2 * j] = Widen<E>::pair((w & 0xffu) | (w & 0xff00u) << 8);
           to.v[2 * j + 1] = Widen<E>::pair((w >> 16 & 0xffu) | (w >> 8 & 0xff0000u));
         }
-        *reinterpret_cast<Pack<uint32_t, 4>*>(tile + place<kMatmulTile>(row, 2 * pack + half)) = to;
+        *reinterpret_cast<Pack<uint32_t, 4>*>(tile + place<kTile>(row, 2 * pack + half)) = to;
       }
     }
   }
@@ -96,19 +95,18 @@ struct Codes {
 template <class E>
 __device__ __forceinline__ void load_steps(float* to, const Operand& o, int64_t row, int64_t block, int i) {
   const int64_t r = row + i;
-  if (i >= 0 && i < kMatmulTile)
+  if (i >= 0 && i < kTile)
     to[i] = r < o.rows ? load_one(o.steps, r / o.block_rows * o.across + block) * (1 / Widen<E>::kTimes) : 0;
 }
 
-constexpr int64_t kShared = 2 * kMatmulTile * kMatmulTile * 2 + 2 * kMatmulTile * 4;
+constexpr int64_t kShared = 2 * kTile * kTile * 2 + 2 * kTile * 4;
 
 template <class A, class B, class O, bool kWhole>
 __global__ void __launch_bounds__(kMatmulThreads, 1)
     multiply_blocks(O* out, Operand a, Operand b, const O* bias, bool accumulate) {
-  f16 *const as = shared_memory<f16>(), *const bs = as + kMatmulTile * kMatmulTile;
-  float *const a_steps = reinterpret_cast<float*>(bs + kMatmulTile * kMatmulTile), *const b_steps =
-                                                                                       a_steps + kMatmulTile;
-  const int64_t row0 = int64_t{blockIdx.x} * kMatmulTile, col0 = int64_t{blockIdx.y} * kMatmulTile;
+  f16 *const as = shared_memory<f16>(), *const bs = as + kTile * kTile;
+  float *const a_steps = reinterpret_cast<float*>(bs + kTile * kTile), *const b_steps = a_steps + kTile;
+  const int64_t row0 = int64_t{blockIdx.x} * kTile, col0 = int64_t{blockIdx.y} * kTile;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first_row = warp % 2 * kWarpTileRows, first_col = warp / 2 * kWarpTileCols;
   const bool some = row0 + first_row < a.rows && col0 + first_col < b.rows;  // uniform over a warp
@@ -116,29 +114,29 @@ __global__ void __launch_bounds__(kMatmulThreads, 1)
   Codes from_a, from_b;
   from_a.load<kWhole>(a, row0, 0);
   from_b.load<kWhole>(b, col0, 0);
-  for (int64_t at = 0; at < a.k; at += kMatmulTile) {
+  for (int64_t at = 0; at < a.k; at += kTile) {
     __syncthreads();  // all warps have read the previous chunk
     from_a.store<A>(as);
     from_b.store<B>(bs);
-    load_steps<A>(a_steps, a, row0, at / kMatmulTile, threadIdx.x);
-    load_steps<B>(b_steps, b, col0, at / kMatmulTile, threadIdx.x - kMatmulTile);
+    load_steps<A>(a_steps, a, row0, at / kTile, threadIdx.x);
+    load_steps<B>(b_steps, b, col0, at / kTile, threadIdx.x - kTile);
     __syncthreads();
-    if (at + kMatmulTile < a.k) {
-      from_a.load<kWhole>(a, row0, at + kMatmulTile);
-      from_b.load<kWhole>(b, col0, at + kMatmulTile);
+    if (at + kTile < a.k) {
+      from_a.load<kWhole>(a, row0, at + kTile);
+      from_b.load<kWhole>(b, col0, at + kTile);
     }
     if (!some) continue;
-    const int summed = static_cast<int>(a.k - at < kMatmulTile ? a.k - at : kMatmulTile);
+    const int summed = static_cast<int>(a.k - at < kTile ? a.k - at : kTile);
     float part[kM][kN][4] = {};
     for (int k = 0; k < summed; k += 16) {
       uint32_t x[kM][4], y[kN / 2][4];
 #pragma unroll
       for (int i = 0; i < kM; ++i)
-        load_matrices(x[i], as + place<kMatmulTile>(first_row + 16 * i + lane % 16, k / 8 + lane / 16));
+        load_matrices(x[i], as + place<kTile>(first_row + 16 * i + lane % 16, k / 8 + lane / 16));
 #pragma unroll
       for (int j = 0; j < kN / 2; ++j)
-        load_matrices(y[j], bs + place<kMatmulTile>(first_col + 16 * j + lane % 8 + lane / 16 * 8,
-                                                    k / 8 + lane / 8 % 2));
+        load_matrices(y[j],
+                      bs + place<kTile>(first_col + 16 * j + lane % 8 + lane / 16 * 8, k / 8 + lane / 8 % 2));
 #pragma unroll
       for (int i = 0; i < kM; ++i)
 #pragma unroll
@@ -179,8 +177,8 @@ __global__ void multiply_wide(double* out, Operand a, Operand b, const double* b
     double sum = bias ? load_one(bias, col) : 0;
     if (accumulate) sum += load_one(out, i);
     for (int64_t k = 0; k < a.k; ++k) {
-      const float step_a = load_one(a.steps, row / a.block_rows * a.across + k / kMatmulTile);
-      const float step_b = load_one(b.steps, col / b.block_rows * b.across + k / kMatmulTile);
+      const float step_a = load_one(a.steps, row / a.block_rows * a.across + k / kTile);
+      const float step_b = load_one(b.steps, col / b.block_rows * b.across + k / kTile);
       sum += double{A::from(load_one(a.codes, row * a.k + k)) * step_a} *
              double{B::from(load_one(b.codes, col * b.k + k)) * step_b};
     }
@@ -203,10 +201,10 @@ void run(Stream& s, const Tensor& out, const Operand& a, const Operand& b, const
   if (out.dtype == DType::f64)
     return launch(s, blocks_for(a.rows * b.rows, 256), 256, 0, multiply_wide<A, B>, out.ptr<double>(), a, b,
                   bias.defined() ? bias.ptr<double>() : nullptr, accumulate);
-  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kMatmulTile - 1) / kMatmulTile); };
+  const auto tiles = [](int64_t n) { return static_cast<unsigned>((n + kTile - 1) / kTile); };
   LT_CHECK(tiles(b.rows) <= 65535,
            "FP8 matmul with blocks: expected at most {} columns of the output, got {}",
-           int64_t{65535} * kMatmulTile, b.rows);
+           int64_t{65535} * kTile, b.rows);
   const bool whole = a.k % kCodePack == 0 && aligned({a.codes, b.codes});
   dispatch_float(out.dtype, [&]<class O>() {
     if constexpr (sizeof(O) <= 4)

@@ -7,7 +7,7 @@ namespace cuda {
 namespace {
 
 constexpr int kPack = 16;                // codes in 16 bytes
-constexpr int kTransposedTile = 32;      // side of a tile that a block transposes at once, element by element
+constexpr int kEdge = 32;                // side of a tile that a block transposes at once, element by element
 constexpr int kTransposedThreads = 128;  // block size of kernels that transpose bytes
 
 template <class T, int P>
@@ -40,28 +40,23 @@ __global__ void quantize(uint8_t* codes, const T* x, int64_t n, const float* ste
 template <class E, class T, bool kMax>
 __global__ void quantize_transposed(uint8_t* codes, const T* x, int64_t rows, int64_t cols, const float* step,
                                     float* amax) {
-  uint8_t* tile = shared_memory<uint8_t>() +
-                  kWarp * 4;  // (kTransposedTile, kTransposedTile + 1), behind the buffer of sums
+  uint8_t* tile = shared_memory<uint8_t>() + kWarp * 4;  // (kEdge, kEdge + 1), behind the buffer of sums
   const float inverse = 1.0f / *step;
-  const int64_t across = (cols + kTransposedTile - 1) / kTransposedTile,
-                tiles = (rows + kTransposedTile - 1) / kTransposedTile * across;
+  const int64_t across = (cols + kEdge - 1) / kEdge, tiles = (rows + kEdge - 1) / kEdge * across;
   uint32_t most = 0;
   for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t r0 = t / across * kTransposedTile, c0 = t % across * kTransposedTile;
-    for (int i = threadIdx.x; i < kTransposedTile * kTransposedTile; i += blockDim.x) {
-      const int64_t r = r0 + i / kTransposedTile, c = c0 + i % kTransposedTile;
+    const int64_t r0 = t / across * kEdge, c0 = t % across * kEdge;
+    for (int i = threadIdx.x; i < kEdge * kEdge; i += blockDim.x) {
+      const int64_t r = r0 + i / kEdge, c = c0 + i % kEdge;
       if (r >= rows || c >= cols) continue;
       float v[1];
       load_floats<1>(v, x, r * cols + c);
-      round_to<E, 1>(tile + (i / kTransposedTile) * (kTransposedTile + 1) + i % kTransposedTile, v, inverse,
-                     most);
+      round_to<E, 1>(tile + (i / kEdge) * (kEdge + 1) + i % kEdge, v, inverse, most);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < kTransposedTile * kTransposedTile; i += blockDim.x) {
-      const int64_t c = c0 + i / kTransposedTile, r = r0 + i % kTransposedTile;
-      if (r < rows && c < cols)
-        store_one(codes, c * rows + r,
-                  tile[(i % kTransposedTile) * (kTransposedTile + 1) + i / kTransposedTile]);
+    for (int i = threadIdx.x; i < kEdge * kEdge; i += blockDim.x) {
+      const int64_t c = c0 + i / kEdge, r = r0 + i % kEdge;
+      if (r < rows && c < cols) store_one(codes, c * rows + r, tile[(i % kEdge) * (kEdge + 1) + i / kEdge]);
     }
     __syncthreads();
   }
@@ -319,12 +314,9 @@ void quantize_cuda(Stream& s, DType to, DType from, void* codes, const void* x, 
           return launch(s, blocks_for(rows * cols / (packs ? kPack : 1), kThreads, kMaxBlocks), kThreads,
                         kWarp * 4, packs ? cuda::quantize<E, T, kPack, kMax> : cuda::quantize<E, T, 1, kMax>,
                         out, in, rows * cols, step, amax);
-        launch(s,
-               blocks_for((rows + kTransposedTile - 1) / kTransposedTile *
-                              ((cols + kTransposedTile - 1) / kTransposedTile),
-                          1, kMaxBlocks),
-               kThreads, kWarp * 4 + kTransposedTile * (kTransposedTile + 1),
-               cuda::quantize_transposed<E, T, kMax>, out, in, rows, cols, step, amax);
+        launch(s, blocks_for((rows + kEdge - 1) / kEdge * ((cols + kEdge - 1) / kEdge), 1, kMaxBlocks),
+               kThreads, kWarp * 4 + kEdge * (kEdge + 1), cuda::quantize_transposed<E, T, kMax>, out, in,
+               rows, cols, step, amax);
       };
       amax ? with_max.template operator()<true>() : with_max.template operator()<false>();
     });

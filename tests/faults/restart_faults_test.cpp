@@ -99,7 +99,7 @@ TEST_CASE("restarts of the launcher: a signal while it waits ends the job at onc
 }
 
 TEST_CASE("restarts of the launcher: a signal of the user is no reason to start again") {
-  Program p(selftest(2, 2000, {"--max-restarts", "9", "--restart-wait", "0.1"}));
+  Program p(selftest(2, 2000, {"--max-restarts", "9", "--restart-wait", "0.1"}), with_or_without_unmasked());
   REQUIRE(started(p, 2));
   ::kill(p.pid(), SIGTERM);
   const RunResult r = end_of(p);

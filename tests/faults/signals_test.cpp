@@ -93,6 +93,8 @@ TEST_CASE("a signal to one rank stops them all together") {
   }
 }
 
+// Without the other thread: before main a library's thread takes the signal with its default action, which no
+// program can prevent. Drivers are opened after main has its handlers.
 TEST_CASE("a signal to a rank that does not handle it yet stops them all together") {
   for (int signal : {SIGTERM, SIGUSR1, SIGHUP})
     for (int round = 0; round < 4; ++round) {
